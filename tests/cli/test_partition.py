@@ -1,4 +1,4 @@
-"""`ottla partition` against one broker: what it refuses, what is trivially so, and how it says it."""
+"""`ottla partition` against one broker: refused commands, trivial results, output."""
 
 import json
 import signal
@@ -16,7 +16,7 @@ from tests.cli.conftest import Ended
 def run(
     ottla_address: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[Any]:
-    """Run a command in this process: there are many of them here, and each would take a second of its own."""
+    """Run a command in this process: a separate process per command would take a second each."""
     monkeypatch.setenv("OTTLA_BOOTSTRAP", ottla_address)
     before = signal.getsignal(signal.SIGTERM)
 
@@ -111,7 +111,7 @@ def test_a_plan_that_is_none_is_refused_with_an_example(run: Any, tmp_path: Path
 def test_a_plan_for_a_broker_that_is_not_there_is_refused_by_the_controller(
     run: Any, made: str, tmp_path: Path
 ) -> None:
-    """And the throttle that was to hold it does not stay behind."""
+    """And its throttle is removed."""
     plan = tmp_path / "plan.json"
     plan.write_text(json.dumps({"partitions": [{"topic": made, "partition": 0, "replicas": [7]}]}))
     ended = run("partition", "reassign", "--file", str(plan), "--dry-run")

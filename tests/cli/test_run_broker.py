@@ -15,7 +15,7 @@ from tests.crash.broker_process import BrokerProcess
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
-    """What would be served, instead of serving it."""
+    """The settings that would be served, instead of serving them."""
     found: list[dict[str, str]] = []
     monkeypatch.setattr(run_broker, "serve", found.append)
     return found
@@ -136,7 +136,7 @@ def test_settings_that_cannot_be_are_told(
 
 
 def test_the_command_line_does_not_weigh_on_a_broker() -> None:
-    """typer and what it brings would double the start-up and stay in memory for ever."""
+    """typer and its dependencies would double the start-up time and stay in memory."""
     code = (
         "import sys\n"
         "from ottla.cli import main, run_broker\n"

@@ -1,4 +1,4 @@
-"""`ottla log verify`: each kind of damage, made in real files, is found, and told with what to do."""
+"""`ottla log verify` finds each kind of damage in real files, and says what to do."""
 
 import json
 import shutil
@@ -21,7 +21,7 @@ LOG, INDEX, TIMES = ".log", ".index", ".timeindex"
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data directory with a partition of a few segments, left by a broker that was stopped."""
+    """A data directory of a stopped broker, with a partition of a few segments."""
     data_dir = tmp_path_factory.mktemp("written") / "data"
     with ottla.Broker(str(data_dir), config={"log.index.interval.bytes": "200"}) as broker:
         with ottla.Admin(broker.address) as admin:
@@ -46,7 +46,7 @@ def segments(data: Path, suffix: str = LOG) -> list[Path]:
 
 
 def found(*paths: Path, deep: bool = False, changing: bool = False) -> dict[str, Any]:
-    """The kinds that were found, each with its first finding, put into words."""
+    """The kinds of findings, each with the report of its first one."""
     reports: dict[str, Any] = {}
     for finding in verify(ReadOnlyFiles(), [str(path) for path in paths], changing=changing, deep=deep):
         reports.setdefault(finding.kind, worded(finding))

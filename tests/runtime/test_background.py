@@ -1,4 +1,4 @@
-"""Rounds of syncs: nobody waits for thousands of files that another client has written."""
+"""Rounds of syncs: no client waits for thousands of files of another client."""
 
 import asyncio
 from typing import Any
@@ -20,7 +20,7 @@ class File:
 
 
 def synced_in_order(ask: Any, expected: int) -> list[list[Any]]:
-    """The targets of each round, when `ask(syncer)` asks for syncs."""
+    """The targets of each round for the syncs that `ask(syncer)` requests."""
     rounds: list[list[Any]] = []
     loop = asyncio.new_event_loop()
 

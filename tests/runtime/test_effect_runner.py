@@ -66,7 +66,7 @@ def test_an_error_in_a_timer_does_not_stop_the_clock(start: Any, monkeypatch: py
 def test_an_internal_error_in_a_flush_or_a_checkpoint_does_not_take_the_directory_offline(
     start: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing was written wrongly: it is logged and tried again."""
+    """Nothing was damaged: the error is logged and the work retried."""
     for each in (checkpoint_writer, log_maintenance):
         monkeypatch.setattr(each, "_AGAIN_MS", 100)
     broker = start()

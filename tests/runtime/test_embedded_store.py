@@ -99,7 +99,7 @@ class FailingDisk(SystemDisk):
 
 
 def test_a_failed_sync_is_final(journal: Path) -> None:
-    """R11: what it covered is not there, and nothing comes after it."""
+    """R11: its entry is rejected, and nothing is written after it."""
     disk = FailingDisk()
     store, _found = opened(journal.parent, disk)
     before = journal.read_bytes()
@@ -138,7 +138,7 @@ def test_a_rewrite_that_failed_otherwise_is_final(journal: Path) -> None:
 
 
 def test_what_is_cut_off_is_kept_beside_it(journal: Path) -> None:
-    """If it was damage and no torn write, it is all that is left of those topics."""
+    """If it was damage and no torn write, these bytes are all that is left of the topics."""
     damaged = journal.read_bytes()[:-3] + b"\0\0\0"
     journal.write_bytes(damaged)
     _store, found = opened(journal.parent)

@@ -11,7 +11,7 @@ KAFKA_STORAGE_ERROR = 56
 
 
 def test_what_was_decided_on_top_of_a_refused_proposal_falls_with_it(start: Any) -> None:
-    """Else a topic could be made twice: its first proposal still on its way, and nobody remembering it."""
+    """Otherwise a topic could be created twice, while its first proposal is still being written."""
     broker = start()
     reached, go_on = threading.Event(), threading.Event()
     store = broker._node._store

@@ -1,4 +1,4 @@
-"""The worker process: a task done by it, its end with the broker's, and what becomes of a task when it dies."""
+"""The worker process: a finished task, its end with the broker, and the error of a task when it dies."""
 
 import asyncio
 import os
@@ -21,7 +21,7 @@ PATIENCE_S = 60.0
 
 @pytest.fixture
 def task(tmp_path: Path) -> Task:
-    """A log of two segments, of which the newest records of three keys stay."""
+    """A log of two segments; compaction keeps the newest records of three keys."""
     bench = Bench(tmp_path)
     log = bench.create(cleanup_policy="compact", segment_bytes=2000)
     for at in range(60):
@@ -35,7 +35,7 @@ def task(tmp_path: Path) -> Task:
 
 
 def perform(*tasks: Task, command: tuple[str, ...] | None = None, meanwhile: Callable[[Worker], None] | None = None) -> list[tuple[Outcome | None, str | None]]:  # fmt: skip
-    """Let a worker do these one after another."""
+    """Run these tasks one after the other."""
     loop = asyncio.new_event_loop()
     worker = Worker(loop, command)
     left = list(tasks)

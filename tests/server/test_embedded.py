@@ -1,4 +1,4 @@
-"""The broker inside another program (A11)."""
+"""The broker embedded in another program (A11)."""
 
 import gc
 import os
@@ -69,7 +69,7 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
 def test_a_directory_that_is_in_use(tmp_path: Path) -> None:
     with Broker(str(tmp_path)), pytest.raises(CannotStart, match="another broker"):
         Broker(str(tmp_path))
-    # And is free again afterwards.
+    # The directory is free again afterwards.
     Broker(str(tmp_path)).close()
 
 
@@ -140,7 +140,7 @@ def test_producer_ids_are_not_handed_out_again_after_a_restart(tmp_path: Path) -
 
 
 def test_a_closed_broker_leaves_nothing_in_memory() -> None:
-    """A program that embeds brokers, or a suite of tests, makes hundreds of them."""
+    """A program that embeds brokers, or a test suite, may start hundreds of them."""
     broker = Broker(config=FAST)
     core = weakref.ref(broker._node._broker.partitions)
     broker.close()

@@ -52,12 +52,12 @@ def test_it_keeps_its_data_and_its_port(zookeeper: LocalZookeeper) -> None:
 def test_it_listens_on_its_own_address_only(zookeeper: LocalZookeeper) -> None:
     with socket.socket() as neighbour:
         neighbour.settimeout(2)
-        # A server that listened on every address would have this one too.
+        # A server that listened on all addresses would use this one too.
         assert neighbour.connect_ex(("127.0.0.2", zookeeper.port)) != 0
 
 
 def test_it_dies_with_who_started_it(tmp_path: Path) -> None:
-    """Killed, not stopped: nobody is left to tidy up."""
+    """Killed, not stopped: the process itself cannot clean up."""
     script = textwrap.dedent(
         f"""
         from pathlib import Path

@@ -29,7 +29,7 @@ def test_everything_reads_back() -> None:
 
 
 def test_a_registration_without_an_epoch_has_its_czxid() -> None:
-    """As brokers before the handshake between brokers wrote it."""
+    """The format of brokers without the handshake between brokers."""
     data = layout.encode_registration(Registration(3, "h", 1, None, (), "i", clean=True, epoch=5))
     assert layout.decode_registration(3, data.replace(b',"epoch":5', b""), 77).epoch == 77
 
