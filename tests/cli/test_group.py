@@ -105,7 +105,7 @@ def test_offsets_are_reset(
     assert offsets(admin, group) == expected
 
 
-def test_one_partition_alone_is_reset_and_a_rehearsal_sets_nothing(
+def test_a_single_partition_is_reset_and_a_dry_run_sets_nothing(
     run: Run, admin: Any, group: str, filled: str
 ) -> None:
     arguments = ("group", "reset", group, "--topic", f"{filled}:1", "--to-earliest")

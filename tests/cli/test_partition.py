@@ -34,7 +34,7 @@ def run(
     signal.signal(signal.SIGTERM, before)
 
 
-def test_partitions_are_listed_with_what_is_not_well(run: Any, made: str) -> None:
+def test_partitions_are_listed_with_their_problems(run: Any, made: str) -> None:
     ended = run("partition", "list", made, "--json")
     assert ended.code == 0, ended.err
     assert ended.json == [
@@ -50,7 +50,7 @@ def test_partitions_are_listed_with_what_is_not_well(run: Any, made: str) -> Non
     assert run("partition", "list", "no-such-topic").code == 4
 
 
-def test_describing_a_topic_tells_the_state_of_its_partitions(run: Any, made: str) -> None:
+def test_describing_a_topic_shows_the_state_of_its_partitions(run: Any, made: str) -> None:
     [topic] = run("topic", "describe", made, "--json").json
     assert [(row["state"], row["offline_replicas"]) for row in topic["partitions"]] == [([], [])] * 2
     assert "STATE" in run("topic", "describe", made).out

@@ -48,13 +48,13 @@ def test_keys_headers_times_and_nulls(run: Any, made: str) -> None:
     }
 
 
-def test_one_message_tells_where_it_landed(run: Any, made: str) -> None:
+def test_one_message_prints_its_partition_and_offset(run: Any, made: str) -> None:
     ended = run("produce", made, "--value", "hello", "--key", "k", "--json")
     assert ended.json["topic"] == made
     assert ended.json["offset"] == 0
 
 
-def test_json_lines_go_in_as_they_came_out(run: Any, made: str) -> None:
+def test_json_lines_of_consume_can_be_produced(run: Any, made: str) -> None:
     line = '{"key": "k", "value": "v", "headers": [["h", "1"]], "partition": 1, "timestamp": 1700000000000}'
     assert run("produce", made, "--input", "json", stdin=line).code == 0
     (row,) = run("consume", made, "-B", "-e", "--json").json_lines
@@ -106,7 +106,7 @@ def test_what_is_not_there_is_4(run: Any, made: str) -> None:
     assert run("produce", made, "-v", "x", "-p", "9").code == 4
 
 
-def test_a_group_goes_on_where_it_stopped(run: Any, made: str) -> None:
+def test_a_group_continues_at_its_committed_offsets(run: Any, made: str) -> None:
     run("produce", made, "--partition", "0", stdin="a\nb\nc\n")
     arguments = ["consume", made, "--group", made, "--from-beginning", "--max-messages"]
     assert run(*arguments, "2").out == "a\nb\n"
@@ -143,7 +143,7 @@ def test_consume_stops_cleanly_and_says_so(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_produce_has_everything_it_counts(
+def test_an_interrupted_produce_has_all_messages_that_it_reports(
     run: Any, ottla_address: str, made: str, number: signal.Signals
 ) -> None:
     process = subprocess.Popen(

@@ -98,9 +98,7 @@ def name() -> str:
 # --- those that are going on --------------------------------------------------------------------------------
 
 
-def test_transactions_are_listed_by_what_is_asked_for(
-    run: Run, address: str, place: TopicPartition, name: str
-) -> None:
+def test_transactions_are_listed_by_filters(run: Run, address: str, place: TopicPartition, name: str) -> None:
     open_one = begin(address, name, place)
     ended = begin(address, f"{name}-ended", place)
     ended.commit_transaction(PATIENCE_S)
@@ -164,7 +162,7 @@ def test_an_aborted_transaction_is_not_read_and_its_producer_is_fenced(
     assert again.code == 1 and "it has none" in again.err
 
 
-def test_nobody_is_made_by_being_asked_for(run: Run) -> None:
+def test_a_description_creates_no_transactional_id(run: Run) -> None:
     for command in ("describe", "abort"):
         ended = run("txn", command, "nobody")
         assert ended.code == 4 and "ottla txn list" in ended.err
@@ -182,11 +180,11 @@ def test_nobody_is_made_by_being_asked_for(run: Run) -> None:
     ],
     ids=" ".join,
 )  # fmt: skip
-def test_what_cannot_be_meant_is_refused(run: Run, arguments: list[str]) -> None:
+def test_contradictory_options_are_refused(run: Run, arguments: list[str]) -> None:
     assert run("txn", *arguments).code == 2
 
 
-def test_what_the_broker_refuses_comes_with_advice(run: Run) -> None:
+def test_a_refusal_of_the_broker_comes_with_advice(run: Run) -> None:
     ended = run("txn", "list", "--pattern", "(")
     assert ended.code == 1 and "RE2" in ended.err
     assert run("txn", "describe", "--topic", "nowhere").code == 4
@@ -201,7 +199,7 @@ def hanging(run: Run, *filters: str, age: str = "0ms") -> list[tuple[str, int, i
     return [(row["topic"], row["partition"], row["start_offset"]) for row in rows]
 
 
-def test_what_hangs_is_found_and_ended(
+def test_hanging_transactions_are_found_and_aborted(
     run: Run, admin: Any, address: str, place: TopicPartition, name: str
 ) -> None:
     going_on = begin(address, name, LOST, place)

@@ -79,7 +79,7 @@ def test_a_directory_of_kafkas_is_sound(tmp_path: Path, series: str) -> None:
     assert set(found(kafka_directory(series, tmp_path), deep=True)) == {"folder-delete"}
 
 
-def test_damage_is_1_and_told_with_place_meaning_and_advice(run_anywhere: Any, data: Path) -> None:
+def test_damage_is_1_with_place_meaning_and_advice(run_anywhere: Any, data: Path) -> None:
     log = segments(data)[0]
     flip(log, len(batches(log)[0]) + 80)
     ended = run_anywhere("log", "verify", str(data))
@@ -379,7 +379,7 @@ def test_a_short_index(data: Path) -> None:
     assert set(found(data)) == {"index-short"}
 
 
-def test_beside_a_running_broker_a_changing_tail_is_no_damage(run_anywhere: Any, data: Path) -> None:
+def test_a_changing_tail_of_a_running_broker_is_no_damage(run_anywhere: Any, data: Path) -> None:
     with ottla.Broker(str(data)) as broker:
         assert in_use(str(data))
         with ottla.Producer(broker.address) as producer:

@@ -37,7 +37,7 @@ def test_clients_leave_slots_for_brokers() -> None:
     assert admission.refusal(BROKER, settings, 0) is None
 
 
-def test_brokers_that_have_proven_it_use_up_the_reserve() -> None:
+def test_authenticated_brokers_use_up_the_reserve() -> None:
     admission, settings = Admission(1 << 30, lambda: ()), config(max_connections="80")
     for _ in range(10):
         admission.opened(BROKER)

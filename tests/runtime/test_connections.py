@@ -24,7 +24,7 @@ def test_the_address_is_a_number(start: Any) -> None:
         assert f"{node.host}:{node.port}" == broker.address
 
 
-def test_a_connection_that_goes_leaves_nothing_behind(start: Any) -> None:
+def test_a_closed_connection_leaves_nothing_behind(start: Any) -> None:
     broker = start()
     with Peer(broker.address) as peer:
         peer.create("t", 2)
@@ -39,7 +39,7 @@ def test_a_connection_that_goes_leaves_nothing_behind(start: Any) -> None:
         assert peer.ask(API_VERSIONS, 0).api_keys
 
 
-def test_deadlines_of_fetches_that_are_gone_do_not_stay_for_weeks(start: Any) -> None:
+def test_deadlines_of_closed_fetches_are_freed(start: Any) -> None:
     """An empty bucket pins the memory around it: 40,000 closed fetches would keep 150 MB."""
     # The sweep runs every half second.
     broker = start(connections_max_idle_ms="2000")
@@ -167,7 +167,7 @@ def test_a_flood_of_bad_requests_is_not_a_flood_of_words(start: Any) -> None:
     assert 1 <= len([text for text in said if "closed" in text]) <= 2
 
 
-def test_the_same_fault_with_other_numbers_is_told_once_and_the_rest_is_counted(start: Any) -> None:
+def test_the_same_fault_with_other_numbers_is_logged_once_and_the_rest_counted(start: Any) -> None:
     said: list[str] = []
     # The sweep, which logs the count, runs four times per idle time.
     broker = start(said.append, connections_max_idle_ms="2000")

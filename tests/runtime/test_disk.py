@@ -29,7 +29,7 @@ def descriptors(path: Path) -> int:
     return count
 
 
-def test_what_is_written_at_a_position_is_read_there(disk: SystemDisk, tmp_path: Path) -> None:
+def test_bytes_are_read_at_the_position_where_they_were_written(disk: SystemDisk, tmp_path: Path) -> None:
     file = disk.open(str(tmp_path / "f"), create=True)
     assert disk.write(file, 0, (b"abc", memoryview(b"def"), bytearray(b"gh"))) == 8
     assert disk.write(file, 2, (b"XY",)) == 4
@@ -41,7 +41,7 @@ def test_what_is_written_at_a_position_is_read_there(disk: SystemDisk, tmp_path:
     assert (tmp_path / "f").read_bytes() == b"abX"
 
 
-def test_a_file_that_is_not_there_is_an_error_when_it_is_used(disk: SystemDisk, tmp_path: Path) -> None:
+def test_a_missing_file_is_an_error_on_use(disk: SystemDisk, tmp_path: Path) -> None:
     file = disk.open(str(tmp_path / "f"))
     for use in (lambda: disk.read(file, 0, 1), lambda: disk.write(file, 0, (b"x",)), lambda: disk.size(file)):
         with pytest.raises(DiskError, match="No such file"):
@@ -141,7 +141,7 @@ def test_all_of_a_directory_is_synced(
         assert synced[-1] == "."
 
 
-def test_what_the_device_cannot_sync_is_told(
+def test_a_failed_device_sync_is_reported(
     disk: SystemDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(_fd: int) -> None:
@@ -277,7 +277,7 @@ def test_two_threads_may_replace_the_same_file(disk: SystemDisk, tmp_path: Path)
     assert data is not None and len(data) == 5000 and len(set(data)) == 1
 
 
-def test_syncing_what_has_gone_is_nothing(disk: SystemDisk, tmp_path: Path) -> None:
+def test_syncing_a_deleted_file_does_nothing(disk: SystemDisk, tmp_path: Path) -> None:
     """A topic may be deleted while a sync of its files waits; that is no disk error."""
     folder = tmp_path / "t-0"
     disk.make_dir(str(folder))

@@ -172,7 +172,7 @@ def test_an_append_that_cannot_be_cut_back_is_torn(injected: Injected, tmp_path:
     assert raised.value.torn and raised.value.broken
 
 
-def test_an_errno_that_is_not_listed_is_its_own_partitions() -> None:
+def test_an_unlisted_errno_affects_one_path() -> None:
     assert errno_class(9999) is errno_class(None) is ErrnoClass.PATH
 
 
@@ -266,7 +266,7 @@ def test_an_error_of_one_topic_leaves_the_others_alone(
 
 
 @pytest.mark.parametrize("name", ["EMFILE", "ENFILE", "ENOMEM", "EAGAIN"])
-def test_a_sync_whose_file_cannot_be_opened_is_repeated(broker: Any, injected: Injected, name: str) -> None:
+def test_a_sync_whose_file_cannot_be_opened_is_retried(broker: Any, injected: Injected, name: str) -> None:
     """Nothing is acknowledged meanwhile, another topic goes on, then the waiting produce is answered."""
     with Peer(broker.address) as peer, Peer(broker.address) as other:
         peer.create("hit")
@@ -335,7 +335,7 @@ def test_a_sync_itself_that_fails_is_final_whatever_the_errno(
 
 
 @pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex", ".snapshot"])
-def test_a_roll_that_finds_no_descriptor_leaves_the_log_as_it_was(
+def test_a_roll_without_a_descriptor_leaves_the_log_unchanged(
     tmp_path: Path, injected: Injected, suffix: str
 ) -> None:
     data = str(tmp_path / "data")
@@ -439,7 +439,7 @@ def test_the_journal_goes_on_after_a_shortage(tmp_path: Path, injected: Injected
     disk.release()
 
 
-def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
+def test_files_are_readable_by_their_owner_only(tmp_path: Path) -> None:
     given = tmp_path / "given"
     given.mkdir(mode=0o755)
     with Broker(str(given)) as broker, Peer(broker.address) as peer:

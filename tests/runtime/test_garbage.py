@@ -76,7 +76,7 @@ def collector() -> Iterator[Collector]:
     gc.unfreeze()
 
 
-def test_a_full_collection_looks_only_at_what_is_new(collector: Collector) -> None:
+def test_a_full_collection_visits_only_new_objects(collector: Collector) -> None:
     kept = [[number] for number in range(50_000)]
     gc.collect()
     assert collector.frozen >= len(kept)

@@ -287,7 +287,7 @@ def batch(size: int) -> bytes:
     return bytes(encode_batch([Record(0, 0, None, bytes(size))]))
 
 
-def test_answers_that_nobody_reads_hold_bounded_memory(start_broker: Any) -> None:
+def test_unread_responses_hold_bounded_memory(start_broker: Any) -> None:
     """Pipelined requests with large responses, of clients that never read."""
     broker = start_broker(0, "queued.max.request.bytes=67108864", "socket.request.max.bytes=8388608")
     pid = broker.process.pid

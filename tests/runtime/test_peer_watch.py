@@ -73,7 +73,7 @@ class Watcher:
 
 
 @on_a_loop
-async def test_the_end_of_a_process_is_told_once_its_port_refuses() -> None:
+async def test_the_end_of_a_process_is_reported_when_its_port_refuses() -> None:
     port, watcher = Port(), Watcher()
     port.listen()
     watcher.watcher.watch({7: port.address})
@@ -108,7 +108,7 @@ async def test_a_reset_ends_a_connection_too() -> None:
 
 
 @on_a_loop
-async def test_a_connection_that_was_closed_for_being_idle_is_made_anew_and_nothing_is_told() -> None:
+async def test_an_idle_connection_that_was_closed_is_recreated_without_a_report() -> None:
     port, watcher = Port(), Watcher()
     port.listen()
     watcher.watcher.watch({7: port.address})
@@ -122,7 +122,7 @@ async def test_a_connection_that_was_closed_for_being_idle_is_made_anew_and_noth
 
 
 @on_a_loop
-async def test_while_it_lasts_a_refusal_is_repeated_at_most_once_a_second() -> None:
+async def test_a_continuing_refusal_is_reported_at_most_once_a_second() -> None:
     port, watcher = Port(), Watcher()
     watcher.watcher.watch({7: port.address})
     await watcher.until(3)

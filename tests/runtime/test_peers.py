@@ -153,7 +153,7 @@ async def test_lanes_do_not_wait_for_each_other(broker: Broker) -> None:
 
 
 @on_a_loop
-async def test_where_nobody_listens_is_refused() -> None:
+async def test_a_port_without_a_listener_is_refused() -> None:
     with socket.socket() as taken:
         # Bound, so that no other process gets it, but not listening.
         taken.bind(("127.0.0.1", 0))
@@ -193,9 +193,7 @@ class Silent:
 
 
 @on_a_loop
-async def test_a_connection_that_ends_takes_all_that_wait_with_it_and_the_next_request_makes_another() -> (
-    None
-):
+async def test_all_requests_fail_with_their_connection_and_the_next_request_opens_another() -> None:
     asker = Asker()
     server = Silent(lambda _data, writer: writer.close())
     async with server as there:
@@ -237,7 +235,7 @@ async def test_an_answer_that_takes_too_long_ends_the_connection() -> None:
     ],
 )
 @on_a_loop
-async def test_what_is_no_answer_ends_the_connection(answer: bytes) -> None:
+async def test_an_invalid_response_ends_the_connection(answer: bytes) -> None:
     asker = Asker()
     async with Silent(lambda _data, writer: writer.write(answer)) as there:
         asker.ask(there, METADATA, 12, topics=[])

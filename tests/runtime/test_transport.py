@@ -144,7 +144,7 @@ def test_slices_of_every_size(peer: Peer, topic: str, size: int) -> None:
     assert peer.fetch(topic, 3) == values[3:]
 
 
-def test_a_slow_reader_holds_up_nobody_and_costs_no_memory(broker: Any, peer: Peer, topic: str) -> None:
+def test_a_slow_reader_blocks_no_other_client_and_uses_no_memory(broker: Any, peer: Peer, topic: str) -> None:
     """Nothing is read from disk for it: its requests stay in the kernel, unread."""
     peer.create(topic, max_message_bytes="4000000")
     for _ in range(8):
@@ -219,7 +219,7 @@ def peer_answer(broker: Any, topic: str) -> bytes:
         return bare.socket.recv(size, socket.MSG_WAITALL)
 
 
-def test_a_reader_that_goes_in_the_middle_of_an_answer(broker: Any, peer: Peer, topic: str) -> None:
+def test_a_reader_that_disconnects_in_the_middle_of_a_response(broker: Any, peer: Peer, topic: str) -> None:
     peer.create(topic, max_message_bytes="4000000")
     for _ in range(5):
         peer.produce(topic, bytes(3_000_000))

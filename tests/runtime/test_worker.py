@@ -61,7 +61,7 @@ def perform(*tasks: Task, command: tuple[str, ...] | None = None, meanwhile: Cal
     return found
 
 
-def test_a_task_comes_out_as_if_it_were_done_here(task: Task) -> None:
+def test_a_task_has_the_same_outcome_as_in_this_process(task: Task) -> None:
     here = clean(SystemDisk(), task._replace(token="here"))
     first, second = perform(task, task._replace(token="again"))
     assert first == second == (here, None)
@@ -70,7 +70,7 @@ def test_a_task_comes_out_as_if_it_were_done_here(task: Task) -> None:
     assert len({path.read_bytes() for path in made}) == 1
 
 
-def test_what_goes_wrong_is_told(task: Task) -> None:
+def test_errors_of_a_task_are_reported(task: Task) -> None:
     [(outcome, error)] = perform(task._replace(directory="/nowhere"))
     assert outcome is None
     assert error is not None and "/nowhere" in error
@@ -81,7 +81,7 @@ def test_what_goes_wrong_is_told(task: Task) -> None:
     assert error is not None and "ends at" in error
 
 
-def test_a_worker_that_dies_is_told_and_the_next_task_gets_another(task: Task) -> None:
+def test_the_death_of_a_worker_is_reported_and_the_next_task_gets_another(task: Task) -> None:
     killed: list[int] = []
 
     def kill_the_first(worker: Worker) -> None:

@@ -386,6 +386,6 @@ def test_in_a_callback_of_the_event_loop(world: World, name: str, monkeypatch: p
     world.check_periodic_work()
 
 
-def test_every_error_was_logged_and_none_was_the_brokers_own(world: World) -> None:
+def test_every_injected_error_was_logged_and_there_was_no_other(world: World) -> None:
     errors = [text for text in world.said if "internal error" in text]
     assert errors and all(Injected.__name__ in text for text in errors), errors

@@ -44,7 +44,7 @@ def join(peer: Peer, version: int, group: str, **fields: Any) -> None:
     peer.send(JOIN, version, **(asked | fields))
 
 
-def test_members_that_cannot_be_stored_hurt_nobody_else(address: str) -> None:
+def test_members_that_cannot_be_stored_do_not_affect_others(address: str) -> None:
     """Issue 8, bugs 1 and 2, as they were shown: answers in a timer that cannot be encoded, ListGroups and
     DescribeGroups that close the connections of others, commits of an unrelated group that fail since its
     coordinator partition is loaded again.

@@ -129,7 +129,7 @@ def test_a_folder_that_no_topic_knows_is_set_aside(tmp_path: Path) -> None:
     assert any("is of no topic here" in line for line in said)
 
 
-def test_without_a_metadata_log_the_folders_tell(tmp_path: Path) -> None:
+def test_without_a_metadata_log_the_folders_are_imported(tmp_path: Path) -> None:
     directory = kafka_directory("3.9", tmp_path)
     shutil.rmtree(directory / KAFKA_METADATA)
     (directory / "cleaner-offset-checkpoint").write_text("0\n1\norders 0 8\n")

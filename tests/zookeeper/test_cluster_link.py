@@ -123,7 +123,7 @@ async def test_effects_reach_the_store_and_its_news_reach_the_core(cluster: str)
 
 
 @on_a_loop
-async def test_what_came_before_the_core_is_kept_for_it(cluster: str) -> None:
+async def test_events_before_the_core_is_started_are_kept(cluster: str) -> None:
     async with running(cluster, 1) as one, running(cluster, 2) as late:
         one.attach()
         epoch, _ = await one.perform(REGISTER, registration(1))
@@ -142,7 +142,7 @@ async def test_what_came_before_the_core_is_kept_for_it(cluster: str) -> None:
 
 
 @on_a_loop
-async def test_a_watched_port_that_refuses_is_told(cluster: str) -> None:
+async def test_a_watched_port_that_refuses_is_reported(cluster: str) -> None:
     async with running(cluster, 1) as one:
         one.attach()
         server = await asyncio.start_server(lambda _reader, writer: None, "127.0.0.1", 0)

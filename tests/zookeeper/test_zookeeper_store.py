@@ -15,7 +15,7 @@ from ottla.security.cluster_secret import SECRET_BYTES, ClusterSecret
 
 
 @on_a_loop
-async def test_who_registers_is_seen_by_all_and_who_leaves_is_missed(cluster: str) -> None:
+async def test_registrations_and_departures_are_seen_by_all(cluster: str) -> None:
     async with member(cluster, 1) as one:
         epoch, error = await one.register()
         assert error is None and epoch > 0
@@ -30,7 +30,7 @@ async def test_who_registers_is_seen_by_all_and_who_leaves_is_missed(cluster: st
 
 
 @on_a_loop
-async def test_its_own_earlier_life_is_replaced_at_once_and_another_directory_is_refused(
+async def test_an_earlier_incarnation_is_replaced_at_once_and_another_directory_is_refused(
     cluster: str,
 ) -> None:
     async with member(cluster, 1) as dead, member(cluster, 2) as watcher:
@@ -141,7 +141,7 @@ async def test_a_zombie_is_fenced_and_leaves_no_entry(cluster: str) -> None:
 
 
 @on_a_loop
-async def test_a_new_controller_has_read_everything_before_it_is_told(cluster: str) -> None:
+async def test_a_new_controller_has_read_the_log_before_its_claim_is_answered(cluster: str) -> None:
     async with member(cluster, 1) as old, member(cluster, 2) as heir:
         epoch, _ = await old.claim()
         # The next controller lags behind: it cannot read for a while.
@@ -160,7 +160,7 @@ async def test_a_new_controller_has_read_everything_before_it_is_told(cluster: s
 
 
 @on_a_loop
-async def test_what_does_not_fit_is_refused_before_it_is_sent(cluster: str) -> None:
+async def test_an_oversized_change_is_refused_before_it_is_sent(cluster: str) -> None:
     async with member(cluster, 1) as one:
         await one.claim()
         fits = [topic(number, 1000) for number in range(400)]
@@ -256,7 +256,7 @@ async def test_znodes_of_a_user_are_closed_to_others(cluster: str) -> None:
 
 
 @on_a_loop
-async def test_a_cluster_without_zookeeper_says_where_it_looked(free_port: int) -> None:
+async def test_a_missing_zookeeper_is_reported_with_its_address(free_port: int) -> None:
     lonely = Member(f"127.0.0.1:{free_port}", connection_timeout_ms=300)
     with pytest.raises(
         StoreUnavailable, match=f"answers at 127.0.0.1:{free_port} within 0.3 s .Connection refused."
@@ -266,7 +266,7 @@ async def test_a_cluster_without_zookeeper_says_where_it_looked(free_port: int) 
 
 
 @on_a_loop
-async def test_what_is_asked_of_a_closed_store_is_answered(cluster: str) -> None:
+async def test_requests_to_a_closed_store_are_answered(cluster: str) -> None:
     async with member(cluster, 1) as one:
         await one.claim()
         answers = [one.propose(topic(number)) for number in range(3)]

@@ -154,7 +154,7 @@ async def test_a_snapshot_in_the_middle_of_which_the_connection_breaks(
 
 
 @on_a_loop
-async def test_a_lost_session_loses_everything_and_registers_anew(cluster: str) -> None:
+async def test_an_expired_session_loses_everything_and_registers_again(cluster: str) -> None:
     async with member(cluster, 1) as one, member(cluster, 2) as two:
         first, _ = await one.register()
         await two.register()
@@ -181,9 +181,7 @@ async def test_a_lost_session_loses_everything_and_registers_anew(cluster: str) 
 
 
 @on_a_loop
-async def test_what_is_asked_at_the_news_of_being_back_is_begun_once(
-    cluster: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_requests_on_reconnect_are_started_once(cluster: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with member(cluster, 1) as one:
         await one.register()
         answers: list[object] = []
