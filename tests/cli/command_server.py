@@ -1,7 +1,8 @@
-"""Runs `ottla` commands in processes of their own that need not import everything again.
+"""Runs `ottla` commands in forked processes, which need not import everything again.
 
-Started with a Unix socket as its argument, it imports the command line and waits. Each message is a command: arguments and environment as
-JSON, with three descriptors for its standard streams. The command runs in a fork of this process. Its exit status is the answer.
+Started with a Unix socket as its argument, it imports the command line and waits. Each message is a command:
+arguments and environment as JSON, with three descriptors for its standard streams. The command runs in a fork
+of this process. Its exit status is the answer.
 """
 
 import contextlib
@@ -83,7 +84,7 @@ def serve(connection: socket.socket, main: Callable[[list[str]], Any]) -> None:
 
 
 def _become(command: dict[str, Any], streams: list[int], main: Callable[[list[str]], Any]) -> None:
-    """Ends as the command does, with all that an interpreter does at its end."""
+    """Exits like the command, with the normal shutdown of an interpreter."""
     for at, each in enumerate(streams):
         os.dup2(each, at)
         os.close(each)
@@ -100,14 +101,14 @@ def preload() -> Callable[[list[str]], Any]:
             if each.name not in _LEFT_OUT:
                 importlib.import_module(f"{name}.{each.name}")
     main: Callable[[list[str]], Any] = importlib.import_module("ottla.cli.main").main
-    # The collector would touch, and so copy, all of it in every fork.
+    # The collector would touch, and so copy, all objects in every fork.
     gc.collect()
     gc.freeze()
     return main
 
 
 if __name__ == "__main__":
-    # Not this file's folder, where other modules of the tests are.
+    # Without the folder of this file, which has other test modules.
     sys.path[:] = [entry for entry in sys.path if entry != str(Path(__file__).parent)]
     with socket.socket(fileno=int(sys.argv[1])) as given_socket:
         sys.argv[:] = ["ottla"]

@@ -1,4 +1,4 @@
-"""A real broker for the tests of the command line, and a way to run commands as a shell does."""
+"""A real broker for the tests of the command line, and functions that run commands."""
 
 import json
 import os
@@ -17,7 +17,7 @@ __all__ = ["ottla_address", "start_broker", "topic_name"]
 
 @dataclass(frozen=True)
 class Ended:
-    """A command that ended: what it printed, and its exit code."""
+    """The output and exit code of a command."""
 
     code: int
     out: str
@@ -44,7 +44,7 @@ def command_server() -> Iterator[CommandServer]:
 
 @pytest.fixture(scope="session")
 def run_anywhere(command_server: CommandServer) -> Run:
-    """Run `ottla` with these arguments in a process of its own."""
+    """Run `ottla` with these arguments in a separate process."""
 
     def run(*arguments: str, stdin: str | bytes = b"", env: dict[str, str] | None = None) -> Ended:
         given = stdin.encode() if isinstance(stdin, str) else stdin
@@ -75,7 +75,7 @@ def made(run: Run, topic_name: str) -> str:
 
 @pytest.fixture
 def run_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[[str], Run]:
-    """Run `ottla` in this process, against a broker of the test's own: quicker where there is much to run."""
+    """Run `ottla` in this process, against the test's own broker: faster for many commands."""
 
     def against(address: str) -> Run:
         monkeypatch.setenv("OTTLA_BOOTSTRAP", address)

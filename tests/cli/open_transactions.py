@@ -1,4 +1,4 @@
-"""Transactions for the tests of the command line: begun, read, and made to hang."""
+"""Open and hanging transactions for the tests of the command line."""
 
 import shutil
 from pathlib import Path
@@ -15,7 +15,7 @@ QUIET = {"log_level": 0}
 
 
 def begin(address: str, name: str, *places: TopicPartition) -> confluent_kafka.Producer:
-    """A producer whose transaction has a record in each of these."""
+    """A producer with an open transaction that has a record in each of these partitions."""
     producer = confluent_kafka.Producer(
         {
             "bootstrap.servers": address, "transactional.id": name, "transaction.timeout.ms": TIMEOUT_MS, **QUIET,
@@ -35,7 +35,7 @@ def reader(address: str, group: str = "reader", **more: Any) -> confluent_kafka.
 
 
 def committed(address: str, place: TopicPartition) -> list[bytes]:
-    """What a reader of committed records sees, up to the last stable offset."""
+    """The records that a read_committed consumer sees, up to the last stable offset."""
     consumer = reader(address, **{"isolation.level": "read_committed", "enable.partition.eof": True})
     consumer.assign([confluent_kafka.TopicPartition(place.topic, place.partition, 0)])
     values = []
@@ -46,7 +46,7 @@ def committed(address: str, place: TopicPartition) -> list[bytes]:
 
 
 def lose_coordinators(data_dir: Path) -> None:
-    """What was open when the broker stopped is still open in its partitions, and nobody knows of it."""
+    """Delete the coordinator logs of a stopped broker: its open transactions hang."""
     folders = list(data_dir.glob("__transaction_state-*"))
     assert folders
     for folder in folders:

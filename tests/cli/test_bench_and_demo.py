@@ -48,7 +48,7 @@ def test_the_demo_takes_a_free_port_if_its_own_is_taken(run_anywhere: Any) -> No
 
 
 def test_without_spark_the_demo_says_how_to_get_it_and_goes_on(tmp_path: Path) -> None:
-    """In an interpreter of its own, from which Spark is hidden when it starts."""
+    """In a separate interpreter that cannot import Spark."""
     hidden = "import importlib.util as u\nfound = u.find_spec\nu.find_spec = lambda name: None if name == 'pyspark' else found(name)\n"
     (tmp_path / "sitecustomize.py").write_text(hidden)
     path = os.pathsep.join([str(tmp_path), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])

@@ -1,4 +1,4 @@
-"""The file of client settings, and a cluster reached with it."""
+"""The file of client settings, and commands that use it."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Names that hold control characters: no command hands them to the terminal raw, and JSON stays JSON."""
+"""Names with control characters: no command prints them raw to a terminal, and JSON stays valid."""
 
 import io
 import re
@@ -15,7 +15,7 @@ from testkit.fuzz.sockets import Asker
 from tests.cli.conftest import Run
 
 FIND_COORDINATOR, OFFSET_COMMIT, INIT_PRODUCER_ID = 10, 8, 22
-#: Sets the title of a terminal, clears it (in C1 too), goes back, rings, reverses, begins a line, ends text.
+#: Terminal title, clear (C0 and C1), backspace, bell, bidirectional override, new line, NUL.
 EVIL = "evil\x1b]0;title\x07\x9b2J\x1b[2J\b\r\nforged line\x7f\u202egnp\u2028x\x00"
 RAW = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
@@ -47,7 +47,7 @@ def evil_group(ottla_address: str, topic_name: str, run: Run) -> str:
 def test_a_group_id_with_control_characters(
     run: Run, evil_group: str, topic_name: str, form: tuple[str, ...]
 ) -> None:
-    # An argument of a process cannot hold a NUL, so only the list shows this group.
+    # A process argument cannot contain a NUL, so only the list shows this group.
     listed = run("group", "list", *form)
     assert listed.code == 0 and RAW.findall(listed.out) == []
     if form:
@@ -75,7 +75,7 @@ def test_tables_lines_json_and_progress(
     seen = capsys.readouterr()
     assert RAW.findall(seen.out + seen.err) == []
     table = seen.out.splitlines()[:3]
-    # Columns are laid out by what is printed.
+    # Column widths follow the printed text.
     assert len({len(line) for line in table[1:]}) == 1
     terminal = io.StringIO()
     monkeypatch.setattr(terminal, "isatty", lambda: True)

@@ -44,14 +44,14 @@ def test_markers_are_named() -> None:
         (bytes(500), "zero bytes"),
     ],
 )
-def test_what_is_wrong_is_told_after_what_is_right(data: bytes, problem: str) -> None:
+def test_problems_are_reported_after_valid_batches(data: bytes, problem: str) -> None:
     rows = list(dump.batches(batch(0) + data))
     assert "problem" not in rows[0]
     assert problem in rows[1]["problem"]
 
 
 @pytest.mark.parametrize("records", [True, False])
-def test_a_bad_crc_is_told_with_or_without_records_and_hides_nothing(records: bool) -> None:
+def test_a_bad_crc_is_reported_with_or_without_records_and_hides_nothing(records: bool) -> None:
     bad = bytearray(batch(0))
     bad[-1] ^= 1
     rows = list(dump.batches(bytes(bad) + batch(2), records=records))

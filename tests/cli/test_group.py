@@ -1,4 +1,6 @@
-"""`ottla group` against a real broker: what it tells is so, and what it sets is where members go on."""
+"""`ottla group` against a real broker: its output is correct, and members continue at the offsets that it
+sets.
+"""
 
 import threading
 from collections.abc import Iterator
@@ -33,14 +35,14 @@ def filled(admin: Any, ottla_address: str, topic_name: str) -> str:
 
 @pytest.fixture
 def group(admin: Any, filled: str) -> str:
-    """A group that has committed 3 in each partition and has no members."""
+    """A group with committed offset 3 in each partition and no members."""
     admin.set_group_offsets(f"g-{filled}", {TopicPartition(filled, number): 3 for number in range(2)})
     return f"g-{filled}"
 
 
 @pytest.fixture
 def member(ottla_address: str, filled: str, group: str) -> Iterator[str]:
-    """A member of the group that stays."""
+    """A member that stays in the group."""
     stop, ready = threading.Event(), threading.Event()
 
     def stay() -> None:
@@ -103,7 +105,7 @@ def test_offsets_are_reset(
     assert offsets(admin, group) == expected
 
 
-def test_one_partition_alone_is_reset_and_a_rehearsal_sets_nothing(
+def test_a_single_partition_is_reset_and_a_dry_run_sets_nothing(
     run: Run, admin: Any, group: str, filled: str
 ) -> None:
     arguments = ("group", "reset", group, "--topic", f"{filled}:1", "--to-earliest")

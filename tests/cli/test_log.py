@@ -9,7 +9,7 @@ import ottla
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data directory with a partition of a few segments, left by a broker that was stopped."""
+    """A data directory of a stopped broker, with a partition of a few segments."""
     data_dir = tmp_path_factory.mktemp("written") / "data"
     with ottla.Broker(str(data_dir), config={"log.index.interval.bytes": "200"}) as broker:
         with ottla.Admin(broker.address) as admin:
@@ -56,7 +56,7 @@ def test_text_for_people(run_anywhere: Any, folder: Path) -> None:
 def test_a_damaged_file_is_1_and_says_where(run_anywhere: Any, folder: Path) -> None:
     log = min(folder.glob("*.log"))
     data = bytearray(log.read_bytes())
-    # A byte of the first batch, however few records it has, that its CRC covers.
+    # A byte of the first batch that its CRC covers.
     data[70] ^= 0xFF
     log.write_bytes(data)
     ended = run_anywhere("log", "dump", str(log))

@@ -75,7 +75,7 @@ def test_wrong_usage_is_2_and_points_to_help(run_anywhere: Any) -> None:
         assert "--help" in ended.err
 
 
-def test_a_broker_that_is_not_there_is_3_and_says_what_to_do(run_anywhere: Any, free_port: int) -> None:
+def test_an_unreachable_broker_is_3_and_says_what_to_do(run_anywhere: Any, free_port: int) -> None:
     for arguments in (
         ["topic", "list"],
         ["produce", "t", "--value", "x"],
@@ -95,7 +95,7 @@ def test_a_bootstrap_that_is_no_address_is_2(run_anywhere: Any) -> None:
     assert "HOST:PORT" in ended.err
 
 
-def test_a_reader_that_goes_away_ends_the_command_quietly(run: Any, ottla_address: str, made: str) -> None:
+def test_a_closed_pipe_ends_the_command_quietly(run: Any, ottla_address: str, made: str) -> None:
     assert run("produce", made, stdin="line\n" * 20_000).code == 0
     process = subprocess.Popen(
         [sys.executable, "-m", "ottla.cli", "consume", made, "-B", "-e", "--bootstrap", ottla_address],

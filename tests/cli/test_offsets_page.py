@@ -1,4 +1,4 @@
-"""docs/offsets.md: its commands are run in their order, its programs as they stand, and what it quotes is what is said.
+"""docs/offsets.md: its commands and programs run as written, and its quoted output is the real output.
 
 The program with a store of its own is run, and killed, in `tests/seeds/test_consumers.py`.
 """
@@ -21,7 +21,7 @@ PATIENCE_S = 30
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Any]:
-    """One of the page's own: it speaks of the topic `orders` and the group `billing`."""
+    """A separate broker: the page uses the topic `orders` and the group `billing`."""
     settings = {"group.initial.rebalance.delay.ms": "100"}
     with ottla.Broker(config=settings) as broker:
         with ottla.Admin(broker.address) as admin:
@@ -48,7 +48,7 @@ def test_the_programs_and_then_the_commands_do_what_the_page_says(
     automatic, by_hand, _own_store = programs(OFFSETS)
     for number, program in enumerate((automatic, by_hand)):
         assert ADDRESS in program and '"billing"' in program
-        # A shorter wait for the end, and a group of its own: each reads all.
+        # A shorter timeout at the end, and a separate group for each: each reads all.
         text = program.replace(ADDRESS, broker.address).replace("poll(5)", "poll(2)")
         text = text.replace('"billing"', f'"billing-{number}"')
         exec(compile(text, str(OFFSETS), "exec"), {"Consumer": confluent_kafka.Consumer})

@@ -1,4 +1,4 @@
-"""`ottla partition` against one broker: what it refuses, what is trivially so, and how it says it."""
+"""`ottla partition` against one broker: refused commands, trivial results, output."""
 
 import json
 import signal
@@ -16,7 +16,7 @@ from tests.cli.conftest import Ended
 def run(
     ottla_address: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[Any]:
-    """Run a command in this process: there are many of them here, and each would take a second of its own."""
+    """Run a command in this process: a separate process per command would take a second each."""
     monkeypatch.setenv("OTTLA_BOOTSTRAP", ottla_address)
     before = signal.getsignal(signal.SIGTERM)
 
@@ -34,7 +34,7 @@ def run(
     signal.signal(signal.SIGTERM, before)
 
 
-def test_partitions_are_listed_with_what_is_not_well(run: Any, made: str) -> None:
+def test_partitions_are_listed_with_their_problems(run: Any, made: str) -> None:
     ended = run("partition", "list", made, "--json")
     assert ended.code == 0, ended.err
     assert ended.json == [
@@ -50,7 +50,7 @@ def test_partitions_are_listed_with_what_is_not_well(run: Any, made: str) -> Non
     assert run("partition", "list", "no-such-topic").code == 4
 
 
-def test_describing_a_topic_tells_the_state_of_its_partitions(run: Any, made: str) -> None:
+def test_describing_a_topic_shows_the_state_of_its_partitions(run: Any, made: str) -> None:
     [topic] = run("topic", "describe", made, "--json").json
     assert [(row["state"], row["offline_replicas"]) for row in topic["partitions"]] == [([], [])] * 2
     assert "STATE" in run("topic", "describe", made).out
@@ -111,7 +111,7 @@ def test_a_plan_that_is_none_is_refused_with_an_example(run: Any, tmp_path: Path
 def test_a_plan_for_a_broker_that_is_not_there_is_refused_by_the_controller(
     run: Any, made: str, tmp_path: Path
 ) -> None:
-    """And the throttle that was to hold it does not stay behind."""
+    """And its throttle is removed."""
     plan = tmp_path / "plan.json"
     plan.write_text(json.dumps({"partitions": [{"topic": made, "partition": 0, "replicas": [7]}]}))
     ended = run("partition", "reassign", "--file", str(plan), "--dry-run")

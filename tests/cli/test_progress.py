@@ -32,7 +32,7 @@ def test_a_line_is_cut_to_the_width_of_the_terminal(monkeypatch: pytest.MonkeyPa
     assert drawn.decode().split("\r")[1:] == ["x" * 38 + "…", "y" * 39, "short".ljust(39), " " * 5, ""]
 
 
-def test_a_terminal_that_does_not_tell_its_width_is_written_to_as_it_is(
+def test_a_terminal_of_unknown_width_gets_the_whole_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(progress, "REDRAW_S", 0.0)

@@ -15,7 +15,7 @@ from tests.crash.broker_process import BrokerProcess
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
-    """What would be served, instead of serving it."""
+    """The settings that would be served, instead of serving them."""
     found: list[dict[str, str]] = []
     monkeypatch.setattr(run_broker, "serve", found.append)
     return found
@@ -68,7 +68,7 @@ def test_a_toml_file_is_read_as_toml(served: list[dict[str, str]], tmp_path: Pat
         ["broker"],
     ],
 )
-def test_what_is_not_plain_is_left_to_the_full_command_line(
+def test_unusual_arguments_are_left_to_the_full_command_line(
     served: list[dict[str, str]], arguments: list[str]
 ) -> None:
     assert not run_broker.quick_start(arguments)
@@ -76,7 +76,7 @@ def test_what_is_not_plain_is_left_to_the_full_command_line(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_up_tells_where_it_is_and_stops_cleanly(
+def test_up_prints_its_address_and_stops_cleanly(
     start_broker: Callable[..., Any], tmp_path: Path, number: signal.Signals
 ) -> None:
     broker = start_broker()
@@ -89,7 +89,7 @@ def test_up_tells_where_it_is_and_stops_cleanly(
     assert "stopped cleanly" in said
 
 
-def test_a_setting_without_effect_is_told_once_with_its_reason(tmp_path: Path, free_port: int) -> None:
+def test_a_setting_without_effect_is_logged_once_with_its_reason(tmp_path: Path, free_port: int) -> None:
     with BrokerProcess(tmp_path, free_port, {"num.io.threads": "8"}) as broker:
         told = [line.strip() for line in broker.said if "num.io.threads" in line]
     assert told == [f"num.io.threads has no effect here: {NOT_HONOURED['num.io.threads']}"]
@@ -107,7 +107,7 @@ def test_topics_and_records_are_there_at_the_next_start(
     assert ended.out == "kept\n"
 
 
-def test_a_port_that_is_taken_is_told(
+def test_a_port_in_use_is_reported(
     start_broker: Callable[..., Any], run_anywhere: Any, tmp_path: Path
 ) -> None:
     broker = start_broker()
@@ -126,7 +126,7 @@ def test_a_port_that_is_taken_is_told(
         (["broker", "--config", "/no/such/file"], 4, "/no/such/file"),
     ],
 )
-def test_settings_that_cannot_be_are_told(
+def test_invalid_settings_are_reported(
     run_anywhere: Any, tmp_path: Path, arguments: list[str], code: int, said: str
 ) -> None:
     where = ["--data-dir", str(tmp_path)] if arguments[0] == "up" else []
@@ -136,7 +136,7 @@ def test_settings_that_cannot_be_are_told(
 
 
 def test_the_command_line_does_not_weigh_on_a_broker() -> None:
-    """typer and what it brings would double the start-up and stay in memory for ever."""
+    """typer and its dependencies would double the start-up time and stay in memory."""
     code = (
         "import sys\n"
         "from ottla.cli import main, run_broker\n"

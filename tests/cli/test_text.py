@@ -30,7 +30,7 @@ def test_a_date_without_a_zone_is_local_time() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "soon", "-5", "-5y", "2023-99-99"])
-def test_what_is_no_time_is_refused_with_examples(text: str) -> None:
+def test_an_invalid_time_is_refused_with_examples(text: str) -> None:
     with pytest.raises(CommandError, match="-5m") as caught:
         time_ms(text, NOW_MS)
     assert caught.value.exit_code == 2
@@ -60,7 +60,7 @@ def test_lengths_of_time(text: str, milliseconds: int, told: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "5", "soon", "-5m", "5y"])
-def test_what_is_no_length_of_time_is_refused_with_examples(text: str) -> None:
+def test_an_invalid_duration_is_refused_with_examples(text: str) -> None:
     with pytest.raises(CommandError, match="--x takes a duration such as") as caught:
         duration_ms(text, "--x")
     assert caught.value.exit_code == 2

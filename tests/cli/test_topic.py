@@ -52,7 +52,7 @@ def test_nothing_is_deleted_when_one_of_several_is_missing(run: Any, made: str) 
     assert made in run("topic", "list").out
 
 
-def test_what_the_broker_refuses_is_1_with_its_reason(run: Any, topic_name: str) -> None:
+def test_a_refusal_of_the_broker_is_1_with_its_reason(run: Any, topic_name: str) -> None:
     ended = run("topic", "create", topic_name, "-c", "cleanup.policy=shred")
     assert ended.code == 1
     assert "cleanup.policy" in ended.err

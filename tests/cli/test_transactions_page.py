@@ -1,4 +1,4 @@
-"""docs/transactions.md: its programs are run as they stand, its commands in their order, and the settings it names are there."""
+"""docs/transactions.md: its programs and commands run as written, and its settings exist."""
 
 import re
 import shlex
@@ -49,7 +49,7 @@ def test_the_programs_do_what_the_page_says(address: str) -> None:
     assert clients == ["kafka", "aiokafka", "confluent_kafka"]
     for program in programs(TRANSACTIONS):
         assert ADDRESS in program
-        # A shorter wait for the end.
+        # A shorter timeout at the end.
         text = program.replace(ADDRESS, address).replace("timeout=5", "timeout=2")
         exec(compile(text, str(TRANSACTIONS), "exec"), {})
     seen = {topic: committed(address, TopicPartition(topic, 0)) for topic in TOPICS}
@@ -57,7 +57,7 @@ def test_the_programs_do_what_the_page_says(address: str) -> None:
         "orders": [b"order 1", b"order 2"], "bills": [b"bill 1", b"bill 2"], "shouts": [b"ORDER 1", b"ORDER 2"],
     }  # fmt: skip
     with ottla.Admin(address) as admin:
-        # Between the two records is the end of the first one's transaction.
+        # The commit marker of the first transaction is between the two records.
         assert admin.group_offsets("shout")[ORDERS] in (3, 4)
 
 

@@ -1,6 +1,7 @@
-"""`ottla txn` against a real broker: what it tells is so, what it aborts is aborted, and what hangs is found and ended.
+"""`ottla txn` against a real broker: list, describe, abort; hanging transactions are found and aborted.
 
-What hangs is made as it would be in life: a broker stops while transactions are open, and the files of their coordinator are lost.
+What hangs is made as it would be in life: a broker stops while transactions are open, and the files of their
+coordinator are lost.
 """
 
 import itertools
@@ -31,14 +32,14 @@ SETTINGS = {
     "offsets.topic.num.partitions": "1",
     "transaction.max.timeout.ms": "600000",
 }
-#: Where two transactions hang, each since its offset; the second begins behind the first.
+#: The partition of two hanging transactions; the second starts after the first.
 LOST = TopicPartition("lost", 0)
 OFFSETS = TopicPartition("__consumer_offsets", 0)
 _NUMBERS = itertools.count()
 
 
 def leave_open(home: Path) -> None:
-    """The first life of a broker: two transactions are open in `lost`, one of them over the offsets of group `g` too."""
+    """The first run of a broker: two open transactions in `lost`, one of them also with offsets of group `g`."""
     with ottla.Broker(data_dir=str(home), config=SETTINGS) as broker:
         with ottla.Admin(broker.address) as admin:
             admin.create_topic("lost", 1)
@@ -57,7 +58,7 @@ def leave_open(home: Path) -> None:
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """In its second life, in which nobody knows of those transactions."""
+    """Its second run, whose coordinator does not know these transactions."""
     home = tmp_path_factory.mktemp("data")
     leave_open(home)
     lose_coordinators(home)
@@ -83,7 +84,7 @@ def admin(address: str) -> Iterator[Any]:
 
 @pytest.fixture
 def place(admin: Any) -> TopicPartition:
-    """A partition of a topic that is new."""
+    """A partition of a new topic."""
     name = f"topic-{next(_NUMBERS)}"
     admin.create_topic(name, 1)
     return TopicPartition(name, 0)
@@ -94,12 +95,10 @@ def name() -> str:
     return f"tx-{next(_NUMBERS)}"
 
 
-# --- those that are going on --------------------------------------------------------------------------------------
+# --- those that are going on --------------------------------------------------------------------------------
 
 
-def test_transactions_are_listed_by_what_is_asked_for(
-    run: Run, address: str, place: TopicPartition, name: str
-) -> None:
+def test_transactions_are_listed_by_filters(run: Run, address: str, place: TopicPartition, name: str) -> None:
     open_one = begin(address, name, place)
     ended = begin(address, f"{name}-ended", place)
     ended.commit_transaction(PATIENCE_S)
@@ -163,7 +162,7 @@ def test_an_aborted_transaction_is_not_read_and_its_producer_is_fenced(
     assert again.code == 1 and "it has none" in again.err
 
 
-def test_nobody_is_made_by_being_asked_for(run: Run) -> None:
+def test_a_description_creates_no_transactional_id(run: Run) -> None:
     for command in ("describe", "abort"):
         ended = run("txn", command, "nobody")
         assert ended.code == 4 and "ottla txn list" in ended.err
@@ -181,18 +180,18 @@ def test_nobody_is_made_by_being_asked_for(run: Run) -> None:
     ],
     ids=" ".join,
 )  # fmt: skip
-def test_what_cannot_be_meant_is_refused(run: Run, arguments: list[str]) -> None:
+def test_contradictory_options_are_refused(run: Run, arguments: list[str]) -> None:
     assert run("txn", *arguments).code == 2
 
 
-def test_what_the_broker_refuses_comes_with_advice(run: Run) -> None:
+def test_a_refusal_of_the_broker_comes_with_advice(run: Run) -> None:
     ended = run("txn", "list", "--pattern", "(")
     assert ended.code == 1 and "RE2" in ended.err
     assert run("txn", "describe", "--topic", "nowhere").code == 4
     assert run("txn", "describe", "--topic", "lost", "--partition", "7").code == 4
 
 
-# --- those that hang ----------------------------------------------------------------------------------------------
+# --- those that hang ----------------------------------------------------------------------------------------
 
 
 def hanging(run: Run, *filters: str, age: str = "0ms") -> list[tuple[str, int, int]]:
@@ -200,7 +199,7 @@ def hanging(run: Run, *filters: str, age: str = "0ms") -> list[tuple[str, int, i
     return [(row["topic"], row["partition"], row["start_offset"]) for row in rows]
 
 
-def test_what_hangs_is_found_and_ended(
+def test_hanging_transactions_are_found_and_aborted(
     run: Run, admin: Any, address: str, place: TopicPartition, name: str
 ) -> None:
     going_on = begin(address, name, LOST, place)
@@ -211,7 +210,7 @@ def test_what_hangs_is_found_and_ended(
     assert hanging(run, "--topic", "lost:0") == hanging(run, "--topic", "lost", "--broker", "1") == found[1:]
     assert hanging(run, "--topic", place.topic) == []
     assert hanging(run, age="1h") == []
-    # Without an age, the longest time-out of the brokers: it cannot be so old yet.
+    # By default the largest transaction timeout of the brokers: no transaction is that old yet.
     assert "for 10m" in run("txn", "list", "--hanging").err
     assert run("txn", "list", "--hanging", "--broker", "9").code == 4
 
@@ -219,7 +218,7 @@ def test_what_hangs_is_found_and_ended(
         where = ("--topic", place.topic, "--partition", str(place.partition), "--start-offset", str(offset))
         return run("txn", "abort", *where, *more)
 
-    # What a coordinator knows is ended by its name, everywhere.
+    # A transaction that its coordinator knows is aborted by its transactional id.
     refused = abort(place, 0)
     assert refused.code == 1 and f"ottla txn abort {name}" in refused.err
     nowhere = abort(LOST, 2)

@@ -1,4 +1,4 @@
-"""`ottla log verify`: each kind of damage, made in real files, is found, and told with what to do."""
+"""`ottla log verify` finds each kind of damage in real files, and says what to do."""
 
 import json
 import shutil
@@ -21,7 +21,7 @@ LOG, INDEX, TIMES = ".log", ".index", ".timeindex"
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data directory with a partition of a few segments, left by a broker that was stopped."""
+    """A data directory of a stopped broker, with a partition of a few segments."""
     data_dir = tmp_path_factory.mktemp("written") / "data"
     with ottla.Broker(str(data_dir), config={"log.index.interval.bytes": "200"}) as broker:
         with ottla.Admin(broker.address) as admin:
@@ -46,7 +46,7 @@ def segments(data: Path, suffix: str = LOG) -> list[Path]:
 
 
 def found(*paths: Path, deep: bool = False, changing: bool = False) -> dict[str, Any]:
-    """The kinds that were found, each with its first finding, put into words."""
+    """The kinds of findings, each with the report of its first one."""
     reports: dict[str, Any] = {}
     for finding in verify(ReadOnlyFiles(), [str(path) for path in paths], changing=changing, deep=deep):
         reports.setdefault(finding.kind, worded(finding))
@@ -79,7 +79,7 @@ def test_a_directory_of_kafkas_is_sound(tmp_path: Path, series: str) -> None:
     assert set(found(kafka_directory(series, tmp_path), deep=True)) == {"folder-delete"}
 
 
-def test_damage_is_1_and_told_with_place_meaning_and_advice(run_anywhere: Any, data: Path) -> None:
+def test_damage_is_1_with_place_meaning_and_advice(run_anywhere: Any, data: Path) -> None:
     log = segments(data)[0]
     flip(log, len(batches(log)[0]) + 80)
     ended = run_anywhere("log", "verify", str(data))
@@ -379,7 +379,7 @@ def test_a_short_index(data: Path) -> None:
     assert set(found(data)) == {"index-short"}
 
 
-def test_beside_a_running_broker_a_changing_tail_is_no_damage(run_anywhere: Any, data: Path) -> None:
+def test_a_changing_tail_of_a_running_broker_is_no_damage(run_anywhere: Any, data: Path) -> None:
     with ottla.Broker(str(data)) as broker:
         assert in_use(str(data))
         with ottla.Producer(broker.address) as producer:

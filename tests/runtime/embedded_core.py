@@ -11,7 +11,7 @@ from tests.peer import PATIENCE_S
 
 
 def on_loop(broker: Any, question: Callable[[Any], Any]) -> Any:
-    """Ask the core something on its own thread, between two turns."""
+    """Call a function with the core on its own thread, between two turns."""
     answer: list[Any] = []
     done = threading.Event()
 
@@ -25,9 +25,9 @@ def on_loop(broker: Any, question: Callable[[Any], Any]) -> Any:
 
 
 def eventually(broker: Any, question: Callable[[Any], bool]) -> None:
-    """Until the core says so; each question is a turn of its loop, so this waits without sleeping."""
+    """Wait until a condition of the core holds. Each check is a turn of its loop, so this needs no sleep."""
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         if on_loop(broker, question):
             return
-    pytest.fail("it did not come to pass")
+    pytest.fail("the condition did not become true")

@@ -1,4 +1,4 @@
-"""Which new connections are taken, and how descriptors are shared out."""
+"""Limits on new connections, and the shares of descriptors."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def config(**settings: str) -> BrokerConfig:
 
 
 def fill(admission: Admission, settings: BrokerConfig, host: str = "10.0.0.9", brokers: int = 0) -> int:
-    """How many connections one host gets."""
+    """The number of connections that one host gets."""
     count = 0
     while admission.refusal(host, settings, brokers) is None:
         admission.opened(host)
@@ -37,7 +37,7 @@ def test_clients_leave_slots_for_brokers() -> None:
     assert admission.refusal(BROKER, settings, 0) is None
 
 
-def test_brokers_that_have_proven_it_use_up_the_reserve() -> None:
+def test_authenticated_brokers_use_up_the_reserve() -> None:
     admission, settings = Admission(1 << 30, lambda: ()), config(max_connections="80")
     for _ in range(10):
         admission.opened(BROKER)
@@ -70,7 +70,7 @@ def test_failed_authentications_slow_their_address_down() -> None:
         admission.authentication_failed("10.0.0.9", 1000)
     assert admission.wait_ms("10.0.0.9", settings, 1000) is None
     assert admission.wait_ms("10.0.0.8", settings, 1000) == 0
-    # It does not grow for ever.
+    # The wait is bounded.
     assert admission.wait_ms("10.0.0.9", settings, 31_000) == 0
 
 

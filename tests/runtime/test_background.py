@@ -1,4 +1,4 @@
-"""Rounds of syncs: nobody waits for thousands of files that another client has written."""
+"""Rounds of syncs: no client waits for thousands of files of another client."""
 
 import asyncio
 from typing import Any
@@ -20,7 +20,7 @@ class File:
 
 
 def synced_in_order(ask: Any, expected: int) -> list[list[Any]]:
-    """The targets of each round, when `ask(syncer)` asks for syncs."""
+    """The targets of each round for the syncs that `ask(syncer)` requests."""
     rounds: list[list[Any]] = []
     loop = asyncio.new_event_loop()
 
@@ -51,7 +51,7 @@ def test_a_sync_of_one_file_overtakes_those_of_very_many() -> None:
     assert sorted(each for targets in rounds for each in targets if each != "mine") == list(range(MANY))
 
 
-def test_a_file_among_very_many_that_somebody_else_waits_for_comes_first() -> None:
+def test_a_bulk_file_that_another_request_needs_comes_first() -> None:
     def ask(syncer: Syncer) -> None:
         files = [File(number) for number in range(MANY)]
         for number, file in enumerate(files):

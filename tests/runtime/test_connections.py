@@ -24,7 +24,7 @@ def test_the_address_is_a_number(start: Any) -> None:
         assert f"{node.host}:{node.port}" == broker.address
 
 
-def test_a_connection_that_goes_leaves_nothing_behind(start: Any) -> None:
+def test_a_closed_connection_leaves_nothing_behind(start: Any) -> None:
     broker = start()
     with Peer(broker.address) as peer:
         peer.create("t", 2)
@@ -39,9 +39,9 @@ def test_a_connection_that_goes_leaves_nothing_behind(start: Any) -> None:
         assert peer.ask(API_VERSIONS, 0).api_keys
 
 
-def test_deadlines_of_fetches_that_are_gone_do_not_stay_for_weeks(start: Any) -> None:
-    """An empty bucket is small, but keeps the memory around it: 40,000 fetches that were gone left 150 MB with the broker."""
-    # The sweep comes every half second.
+def test_deadlines_of_closed_fetches_are_freed(start: Any) -> None:
+    """An empty bucket pins the memory around it: 40,000 closed fetches would keep 150 MB."""
+    # The sweep runs every half second.
     broker = start(connections_max_idle_ms="2000")
     weeks_ms = 2**31 - 1
     with Peer(broker.address) as peer:
@@ -78,7 +78,7 @@ def test_a_client_that_never_reads_is_closed_in_the_end(start: Any) -> None:
 
 
 def test_a_request_that_stalls_is_closed_soon_after_its_time_out(start: Any) -> None:
-    """Stalled requests were looked for every five seconds, however short socket.request.timeout.ms was."""
+    """The sweep interval follows a short socket.request.timeout.ms."""
     broker = start(socket_request_timeout_ms="400")
     with Peer(broker.address) as stalled:
         began_s = time.monotonic()
@@ -119,7 +119,7 @@ def test_connections_altogether(start: Any) -> None:
 
 
 def test_new_connections_a_second(start: Any) -> None:
-    """More than the rate wait in the backlog and are served a second later, not refused."""
+    """Connections beyond the rate wait in the backlog and are accepted a second later, not refused."""
     broker = start(max_connection_creation_rate="5")
     peers = [Peer(broker.address) for _ in range(8)]
     for peer in peers:
@@ -128,7 +128,7 @@ def test_new_connections_a_second(start: Any) -> None:
 
 
 class Exhausted:
-    """A listener at a moment when no descriptor is left."""
+    """A listener without free descriptors."""
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
@@ -148,7 +148,7 @@ def test_no_descriptor_left_does_not_make_the_broker_spin(start: Any) -> None:
     runner = broker._node._runner
     exhausted = Exhausted(runner.connections.listeners[0])
     on_loop(broker, lambda _core: runner.connections.accept(exhausted))
-    # Nobody is accepted while it looks away; those who come meanwhile wait, and are served.
+    # Nothing is accepted during the pause; new connections wait and are served afterwards.
     with Peer(broker.address) as peer:
         on_loop(broker, lambda _core: None)
         assert connections(broker) == 0
@@ -167,16 +167,16 @@ def test_a_flood_of_bad_requests_is_not_a_flood_of_words(start: Any) -> None:
     assert 1 <= len([text for text in said if "closed" in text]) <= 2
 
 
-def test_the_same_fault_with_other_numbers_is_told_once_and_the_rest_is_counted(start: Any) -> None:
+def test_the_same_fault_with_other_numbers_is_logged_once_and_the_rest_counted(start: Any) -> None:
     said: list[str] = []
-    # The sweep that tells how many there were comes four times in an idle time.
+    # The sweep, which logs the count, runs four times per idle time.
     broker = start(said.append, connections_max_idle_ms="2000")
     for number in range(1, 40):
         with Peer(broker.address) as bad:
             bad.socket.sendall((-number).to_bytes(4, "big", signed=True))
             assert bad.is_closed()
     with Peer(broker.address) as waiting:
-        # It is closed for being idle, which is after some sweeps.
+        # It is closed as idle, which is after some sweeps.
         assert waiting.is_closed()
     refused = [text for text in said if "bytes, allowed are 1 to" in text]
     counted = [int(text.split()[0]) for text in said if "more connections were closed" in text]
@@ -193,7 +193,7 @@ def test_answers_before_the_garbage_still_arrive(start: Any) -> None:
 
 
 def test_a_pipeline_deeper_than_the_line_is_answered_in_full(start: Any) -> None:
-    """Reading stops while too many requests wait, and goes on when they are answered."""
+    """Reading pauses while too many requests wait, and resumes when they are answered."""
     broker = start()
     with Peer(broker.address) as reader, Peer(broker.address) as peer:
         peer.create("t")
@@ -265,7 +265,7 @@ SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
 
 
 def authenticate(peer: Peer, me: Credentials, accepting_id: int) -> int:
-    """Prove to be a broker; the error code of the last answer."""
+    """Authenticate as a broker; returns the error code of the last response."""
     prover = Prover(me, accepting_id, bytes(NONCE_BYTES))
     assert peer.ask(SASL_HANDSHAKE, 1, mechanism=MECHANISM).error_code.value == 0
     challenge = bytes(peer.ask(SASL_AUTHENTICATE, 2, auth_bytes=prover.hello).auth_bytes)

@@ -19,7 +19,7 @@ def disk() -> Iterator[SystemDisk]:
 
 
 def descriptors(path: Path) -> int:
-    """How many descriptors of this process point into a directory."""
+    """The number of descriptors of this process in a directory."""
     count = 0
     for name in os.listdir("/proc/self/fd"):
         try:
@@ -29,7 +29,7 @@ def descriptors(path: Path) -> int:
     return count
 
 
-def test_what_is_written_at_a_position_is_read_there(disk: SystemDisk, tmp_path: Path) -> None:
+def test_bytes_are_read_at_the_position_where_they_were_written(disk: SystemDisk, tmp_path: Path) -> None:
     file = disk.open(str(tmp_path / "f"), create=True)
     assert disk.write(file, 0, (b"abc", memoryview(b"def"), bytearray(b"gh"))) == 8
     assert disk.write(file, 2, (b"XY",)) == 4
@@ -41,7 +41,7 @@ def test_what_is_written_at_a_position_is_read_there(disk: SystemDisk, tmp_path:
     assert (tmp_path / "f").read_bytes() == b"abX"
 
 
-def test_a_file_that_is_not_there_is_an_error_when_it_is_used(disk: SystemDisk, tmp_path: Path) -> None:
+def test_a_missing_file_is_an_error_on_use(disk: SystemDisk, tmp_path: Path) -> None:
     file = disk.open(str(tmp_path / "f"))
     for use in (lambda: disk.read(file, 0, 1), lambda: disk.write(file, 0, (b"x",)), lambda: disk.size(file)):
         with pytest.raises(DiskError, match="No such file"):
@@ -81,13 +81,13 @@ def test_a_pinned_file_keeps_its_descriptor_through_everything(disk: SystemDisk,
 
 
 def test_pinned_files_leave_descriptors_for_the_log(disk: SystemDisk, tmp_path: Path) -> None:
-    """Half of the descriptors at most: clients that do not read must not keep the log from its files."""
+    """At most half of the descriptors: clients that do not read must not block the log."""
     files = [disk.open(str(tmp_path / f"{at}"), create=True) for at in range(12)]
     for file in files[:2]:
         assert file.fd == -1
         disk.pin(file)
     for file in (files[2], files[11]):
-        # Whether it is open or not.
+        # Open or not.
         with pytest.raises(DiskError) as refused:
             disk.pin(file)
         assert refused.value.short
@@ -105,7 +105,7 @@ def test_pinned_files_leave_descriptors_for_the_log(disk: SystemDisk, tmp_path: 
 def test_a_sync_opens_nothing_that_stays_open_and_takes_nothing_back(
     disk: SystemDisk, tmp_path: Path
 ) -> None:
-    """It happens in any thread, and the file it would take may be in use."""
+    """A sync runs in any thread, and a file that it would close may be in use."""
     files = [disk.open(str(tmp_path / f"{at}"), create=True) for at in range(12)]
     kept = [file.fd for file in files[8:]]
     assert min(kept) >= 0
@@ -119,7 +119,7 @@ def test_a_sync_opens_nothing_that_stays_open_and_takes_nothing_back(
 def test_all_of_a_directory_is_synced(
     disk: SystemDisk, tmp_path: Path, is_locked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By one call where there is one, else file by file."""
+    """With syncfs if available, otherwise file by file."""
     for name in ("a/0.log", "a/1.log", "b/0.log"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"x")
@@ -141,7 +141,7 @@ def test_all_of_a_directory_is_synced(
         assert synced[-1] == "."
 
 
-def test_what_the_device_cannot_sync_is_told(
+def test_a_failed_device_sync_is_reported(
     disk: SystemDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(_fd: int) -> None:
@@ -277,8 +277,8 @@ def test_two_threads_may_replace_the_same_file(disk: SystemDisk, tmp_path: Path)
     assert data is not None and len(data) == 5000 and len(set(data)) == 1
 
 
-def test_syncing_what_has_gone_is_nothing(disk: SystemDisk, tmp_path: Path) -> None:
-    """A topic may be deleted while a sync of its files is on its way; that is no failure of the disk."""
+def test_syncing_a_deleted_file_does_nothing(disk: SystemDisk, tmp_path: Path) -> None:
+    """A topic may be deleted while a sync of its files waits; that is no disk error."""
     folder = tmp_path / "t-0"
     disk.make_dir(str(folder))
     file = disk.open(str(folder / "f"), create=True)

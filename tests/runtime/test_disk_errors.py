@@ -1,4 +1,4 @@
-"""The errno table: each errno at each call site of the disk, and what becomes of a broker that meets it."""
+"""The errno table: each errno at each call site of the disk, and the reaction of a broker."""
 
 import errno
 import itertools
@@ -136,7 +136,7 @@ def test_each_errno_at_each_call_site(
     (tmp_path / "r").write_bytes(b"old")
     injected.fail(function, number)
     if name == "ENOENT" and (function in ("listdir", "unlink") or act is SITES["open for sync"][1][2]):
-        # Nothing there is no failure for these.
+        # A missing file is no error for these.
         act(disk, file, str(tmp_path))
         return
     with pytest.raises(DiskError) as raised:
@@ -152,7 +152,7 @@ def test_each_errno_at_each_call_site(
         )  # fmt: skip
     assert not error.torn
     injected.heal()
-    # Nothing is left half done.
+    # Nothing is left half written.
     assert (tmp_path / "f").read_bytes() == b"x"
     assert (tmp_path / "r").read_bytes() == b"old" and not list(tmp_path.glob("*.tmp"))
     disk.release()
@@ -172,7 +172,7 @@ def test_an_append_that_cannot_be_cut_back_is_torn(injected: Injected, tmp_path:
     assert raised.value.torn and raised.value.broken
 
 
-def test_an_errno_that_is_not_listed_is_its_own_partitions() -> None:
+def test_an_unlisted_errno_affects_one_path() -> None:
     assert errno_class(9999) is errno_class(None) is ErrnoClass.PATH
 
 
@@ -188,7 +188,7 @@ def test_idle_files_are_closed_before_a_new_one_is_refused(
     disk.release()
 
 
-# --- a broker that meets them ---------------------------------------------------------------------------------------------
+# --- a broker that meets them -------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -199,7 +199,7 @@ def said() -> list[str]:
 @pytest.fixture
 def broker(tmp_path: Path, said: list[str]) -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch:
-        # What failed is repeated soon.
+        # Retry soon.
         for each in (checkpoint_writer, log_maintenance):
             patch.setattr(each, "_RETRY_MS", 100)
         with Broker(str(tmp_path / "data"), say=said.append) as running:
@@ -230,7 +230,7 @@ def of(topic: str) -> Callable[..., bool]:
     return matches
 
 
-#: One errno of each class, and where an append can meet it.
+#: One errno of each class, and the call of an append that fails with it.
 CLASSES = [("EMFILE", False), ("ENOMEM", False), ("ENOSPC", False), ("ENAMETOOLONG", False), ("EACCES", False), ("EIO", True), ("EROFS", True)]  # fmt: skip
 
 
@@ -239,7 +239,7 @@ CLASSES = [("EMFILE", False), ("ENOMEM", False), ("ENOSPC", False), ("ENAMETOOLO
 def test_an_error_of_one_topic_leaves_the_others_alone(
     broker: Any, injected: Injected, function: str, name: str, is_device: bool
 ) -> None:
-    """An append to a log that is open, and the creation of one. Nothing that was acknowledged is lost."""
+    """An append to an open log, and the creation of a log. No acknowledged record is lost."""
     with Peer(broker.address) as peer:
         peer.create("other")
         peer.create("hit")
@@ -260,14 +260,14 @@ def test_an_error_of_one_topic_leaves_the_others_alone(
         assert produce(peer, "other", b"2") == 0
         assert peer.fetch("other", 0) == [b"1", b"2"]
         injected.heal()
-        # And when it is over, so is the trouble.
+        # Afterwards everything works again.
         assert produce(peer, "hit", b"3") == 0
         assert peer.fetch("hit", 0) == ([b"1", b"3"] if function == "write_parts" else [b"3"])
 
 
 @pytest.mark.parametrize("name", ["EMFILE", "ENFILE", "ENOMEM", "EAGAIN"])
-def test_a_sync_whose_file_cannot_be_opened_is_repeated(broker: Any, injected: Injected, name: str) -> None:
-    """Nothing is acknowledged meanwhile; another topic goes on; then the produce that waited is answered."""
+def test_a_sync_whose_file_cannot_be_opened_is_retried(broker: Any, injected: Injected, name: str) -> None:
+    """Nothing is acknowledged meanwhile, another topic goes on, then the waiting produce is answered."""
     with Peer(broker.address) as peer, Peer(broker.address) as other:
         peer.create("hit")
         other.create("other")
@@ -278,7 +278,7 @@ def test_a_sync_whose_file_cannot_be_opened_is_repeated(broker: Any, injected: I
         def sync(file: Any) -> None:
             if "/hit-0/" in file.path:
                 with disk._lock:
-                    # As if its descriptor had been taken back.
+                    # As if its descriptor had been closed.
                     if not file.pins:
                         disk._release(file)
             real(file)
@@ -335,7 +335,7 @@ def test_a_sync_itself_that_fails_is_final_whatever_the_errno(
 
 
 @pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex", ".snapshot"])
-def test_a_roll_that_finds_no_descriptor_leaves_the_log_as_it_was(
+def test_a_roll_without_a_descriptor_leaves_the_log_unchanged(
     tmp_path: Path, injected: Injected, suffix: str
 ) -> None:
     data = str(tmp_path / "data")
@@ -359,7 +359,7 @@ def test_a_roll_that_finds_no_descriptor_leaves_the_log_as_it_was(
 
 @pytest.mark.parametrize(("name", "starts"), [("EMFILE", False), ("EACCES", True)])
 def test_a_start_that_meets_an_error(tmp_path: Path, injected: Injected, name: str, starts: bool) -> None:
-    """Short of descriptors it is refused, and nothing is lost; an error of one partition concerns no other."""
+    """Without descriptors the start fails and nothing is lost; an error of one partition affects no other."""
     data = str(tmp_path / "data")
     with Broker(data) as broker, Peer(broker.address) as peer:
         for topic in ("hit", "other"):
@@ -396,7 +396,7 @@ def test_a_deletion_that_cannot_rename_is_repeated_and_the_next_topic_waits(
         assert offline(broker) == [] and produce(peer, "other", b"1") == 0
         injected.heal()
         while produce(peer, "hit", b"new") == STORAGE_ERROR:
-            # Until the rename is repeated. PATIENCE_S of the socket does not bound this, the test's time does.
+            # Until the rename is retried. The timeout of the test bounds this, not PATIENCE_S of the socket.
             threading.Event().wait(0.02)
         assert peer.fetch("hit", 0) == [b"new"]
 
@@ -439,7 +439,7 @@ def test_the_journal_goes_on_after_a_shortage(tmp_path: Path, injected: Injected
     disk.release()
 
 
-def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
+def test_files_are_readable_by_their_owner_only(tmp_path: Path) -> None:
     given = tmp_path / "given"
     given.mkdir(mode=0o755)
     with Broker(str(given)) as broker, Peer(broker.address) as peer:
@@ -450,7 +450,7 @@ def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
                 assert os.stat(f"{above}/{name}").st_mode & 0o777 == 0o700, name
             for name in files:
                 assert os.stat(f"{above}/{name}").st_mode & 0o777 == 0o600, name
-    # One that was there is not changed.
+    # An existing file is not changed.
     assert given.stat().st_mode & 0o777 == 0o755
 
 

@@ -12,7 +12,7 @@ from tests.peer import API_VERSIONS, FETCH, METADATA, PATIENCE_S, Peer, fetch_fi
 from tests.runtime.embedded_core import eventually, on_loop
 
 
-def test_an_error_inside_the_broker_ends_that_connection_and_is_told(
+def test_an_internal_error_ends_that_connection_and_is_logged(
     start: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
@@ -29,7 +29,7 @@ def test_an_error_inside_the_broker_ends_that_connection_and_is_told(
     assert any("Traceback" in text and "broken on purpose" in text for text in said)
 
 
-def test_a_sync_that_fails_in_an_unforeseen_way_is_told(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_sync_error_is_reported(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     broker = start(log_flush_policy="durable")
     with Peer(broker.address) as peer:
         peer.create("t")
@@ -66,7 +66,7 @@ def test_an_error_in_a_timer_does_not_stop_the_clock(start: Any, monkeypatch: py
 def test_an_internal_error_in_a_flush_or_a_checkpoint_does_not_take_the_directory_offline(
     start: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing was written wrongly: it is logged and tried again."""
+    """Nothing was damaged: the error is logged and the work retried."""
     for each in (checkpoint_writer, log_maintenance):
         monkeypatch.setattr(each, "_RETRY_MS", 100)
     broker = start()

@@ -30,7 +30,7 @@ def journal(tmp_path: Path) -> Path:
     return tmp_path / JOURNAL
 
 
-def test_what_was_appended_is_there_again(journal: Path) -> None:
+def test_appended_records_are_loaded_again(journal: Path) -> None:
     store, found = opened(journal.parent)
     assert found == [*FIRST, *SECOND, *THIRD]
     assert store.records_on_disk == 5
@@ -71,7 +71,7 @@ def test_damage_before_the_end_is_refused_whatever_is_damaged(journal: Path) -> 
         assert journal.read_bytes() == damaged
 
 
-def test_a_long_history_is_replaced_by_what_it_amounts_to(journal: Path) -> None:
+def test_a_long_history_is_replaced_by_its_current_state(journal: Path) -> None:
     store, _found = opened(journal.parent)
     store.rewrite(SECOND)
     assert store.records_on_disk == 2
@@ -99,7 +99,7 @@ class FailingDisk(SystemDisk):
 
 
 def test_a_failed_sync_is_final(journal: Path) -> None:
-    """R11: what it covered is not there, and nothing comes after it."""
+    """R11: its entry is rejected, and nothing is written after it."""
     disk = FailingDisk()
     store, _found = opened(journal.parent, disk)
     before = journal.read_bytes()
@@ -115,7 +115,7 @@ def test_a_failed_sync_is_final(journal: Path) -> None:
     assert journal.read_bytes() == before
 
 
-def test_without_room_for_a_rewrite_the_journal_goes_on(journal: Path) -> None:
+def test_without_disk_space_for_a_rewrite_the_journal_goes_on(journal: Path) -> None:
     disk = FailingDisk()
     store, found = opened(journal.parent, disk)
     disk.fails, disk.full = "replace", True
@@ -137,8 +137,8 @@ def test_a_rewrite_that_failed_otherwise_is_final(journal: Path) -> None:
         store.append(THIRD)
 
 
-def test_what_is_cut_off_is_kept_beside_it(journal: Path) -> None:
-    """If it was damage and no torn write, it is all that is left of those topics."""
+def test_truncated_bytes_are_kept_in_a_file_beside_the_journal(journal: Path) -> None:
+    """If it was damage and no torn write, these bytes are all that is left of the topics."""
     damaged = journal.read_bytes()[:-3] + b"\0\0\0"
     journal.write_bytes(damaged)
     _store, found = opened(journal.parent)
@@ -147,7 +147,7 @@ def test_what_is_cut_off_is_kept_beside_it(journal: Path) -> None:
     assert kept and journal.read_bytes() + kept == damaged
 
 
-def test_what_was_cut_off_a_damaged_tail_is_logged(tmp_path: Path) -> None:
+def test_the_truncation_of_a_damaged_tail_is_logged(tmp_path: Path) -> None:
     said: list[str] = []
     store = EmbeddedStore(SystemDisk(), str(tmp_path), say=said.append)
     store.load()

@@ -1,4 +1,6 @@
-"""Objects that end leave nothing for the garbage collector: a broker's process freezes what lives long (`runtime/garbage.py`)."""
+"""Closed objects leave no reference cycles, because a broker freezes long-lived objects
+(`runtime/garbage.py`).
+"""
 
 import asyncio
 import gc
@@ -20,7 +22,7 @@ TIMES = 20
 
 @pytest.fixture
 def cycles() -> Iterator[Counter[str]]:
-    """The types of all objects that only the garbage collector would have freed, after the test."""
+    """After the test: the types of all objects that only the garbage collector would have freed."""
     found: Counter[str] = Counter()
     gc.collect()
     gc.disable()
@@ -30,7 +32,7 @@ def cycles() -> Iterator[Counter[str]]:
 
 def until_no_folder_is_left(data_dir: Path) -> None:
     for _ in range(3_000):
-        # Not `glob`: it looks into folders that are renamed meanwhile.
+        # Not `glob`: it opens folders that are renamed meanwhile.
         if not [name for name in os.listdir(data_dir) if name[0] == "t" and not name.endswith("-delete")]:
             return
         time.sleep(0.01)
@@ -58,7 +60,7 @@ def test_closed_connections_and_deleted_logs_are_freed_at_once(cycles: Counter[s
             peer.ask(DELETE_TOPICS, 6, timeout=9_000, topics=rows)
             until_no_folder_is_left(Path(broker.data_dir))
         look(cycles)
-    # Some may be in use in the other thread just now.
+    # Some may be in use in the other thread.
     assert cycles["Transport"] + cycles["Connection"] < TIMES
     assert cycles["Replica"] + cycles["PartitionLog"] < TIMES
 
@@ -74,11 +76,11 @@ def collector() -> Iterator[Collector]:
     gc.unfreeze()
 
 
-def test_a_full_collection_looks_only_at_what_is_new(collector: Collector) -> None:
+def test_a_full_collection_visits_only_new_objects(collector: Collector) -> None:
     kept = [[number] for number in range(50_000)]
     gc.collect()
     assert collector.frozen >= len(kept)
-    # Frozen: the next one has nothing to walk over.
+    # Frozen: the next collection has nothing to visit.
     assert len(gc.get_objects(2)) < len(kept) // 10
 
 

@@ -10,8 +10,8 @@ from tests.runtime.embedded_core import eventually, on_loop
 KAFKA_STORAGE_ERROR = 56
 
 
-def test_what_was_decided_on_top_of_a_refused_proposal_falls_with_it(start: Any) -> None:
-    """Else a topic could be made twice: its first proposal still on its way, and nobody remembering it."""
+def test_proposals_on_top_of_a_rejected_one_fail_with_it(start: Any) -> None:
+    """Otherwise a topic could be created twice, while its first proposal is still being written."""
     broker = start()
     reached, go_on = threading.Event(), threading.Event()
     store = broker._node._store

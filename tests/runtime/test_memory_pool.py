@@ -1,4 +1,6 @@
-"""A real broker process with few descriptors, against clients that hold memory, and against a flood from one address."""
+"""A broker process with few descriptors, clients that hold memory, and a flood of connections from one
+address.
+"""
 
 import itertools
 import os
@@ -33,7 +35,7 @@ def until(what: Callable[[], bool], seconds: float = 2 * PATIENCE_S) -> None:
         time.sleep(0.02)
 
 
-# --- descriptors ----------------------------------------------------------------------------------------------------
+# --- descriptors --------------------------------------------------------------------------------------------
 
 
 def descriptors(broker: RunningBroker) -> int:
@@ -46,8 +48,9 @@ def descriptors(broker: RunningBroker) -> int:
 def test_one_produce_after_connections_up_to_the_limit_does_not_take_the_directory_offline(
     start_broker: Any,
 ) -> None:
-    """Bug 3: idle connections up to the limit, one of them closed, one ordinary produce: its log had one descriptor, and the
-    sync of its directory none."""
+    """Bug 3: idle connections up to the limit, one closed, one produce: the log needs one descriptor, and the
+    sync of its directory another.
+    """
     broker = start_broker(0, descriptors=256)
     with ExitStack() as stack:
         peer = stack.enter_context(Peer(broker.address))
@@ -70,7 +73,7 @@ def test_one_produce_after_connections_up_to_the_limit_does_not_take_the_directo
 
 
 def test_connections_up_to_the_descriptor_limit_leave_the_log_its_files(start_broker: Any) -> None:
-    """More connections than there are descriptors; then forty logs are written for the first time."""
+    """More connections than descriptors; then forty logs are written for the first time."""
     broker = start_broker(0, descriptors=256)
     with ExitStack() as stack:
         peer = stack.enter_context(Peer(broker.address))
@@ -78,7 +81,7 @@ def test_connections_up_to_the_descriptor_limit_leave_the_log_its_files(start_br
             peer.create(f"t{number}")
         assert peer.produce("t0", b"before") == 0
         idle = [stack.enter_context(connect(broker.address)) for _ in range(300)]
-        # Some were refused on arrival: the others hold.
+        # Some were refused on arrival; the others stay open.
         until(lambda: sum(map(is_closed, idle)) >= 50)
         held = [sock for sock in idle if not is_closed(sock)]
         assert len(held) >= 100
@@ -100,8 +103,9 @@ def test_connections_come_again_when_others_have_left(start_broker: Any) -> None
 
 
 def test_fetches_of_more_files_than_may_be_held_are_answered(start_broker: Any) -> None:
-    """One answer with all of them, as a follower asks for, and many answers on their way at once: files that are being sent may
-    take half of the log's descriptors. Both connections were closed without a word, again and again."""
+    """One response with all files, as a follower fetches, and many responses at once: files that are being
+    sent may use half of the log's descriptors. Neither connection may be closed.
+    """
     partitions = 200
     broker = start_broker(0, "log.flush.policy=page-cache", descriptors=256)
     with Peer(broker.address) as peer:
@@ -136,11 +140,11 @@ def answers(address: str) -> bool:
         return False
 
 
-# --- bytes ----------------------------------------------------------------------------------------------------------
+# --- bytes --------------------------------------------------------------------------------------------------
 
 
 class Holder:
-    """A client that sends most of a large request, and then a byte now and then."""
+    """A client that sends most of a large request, and then single bytes."""
 
     def __init__(self, address: str, size: int, length: int = 100 * MIB) -> None:
         self.socket = connect(address)
@@ -149,7 +153,7 @@ class Holder:
         self.closed = False
 
     def send(self) -> bool:
-        """Send what the broker takes; whether it was anything."""
+        """Send as much as the broker accepts; False if that is nothing."""
         try:
             sent = self.socket.send(self._left[:MIB] or b"\0")
         except BlockingIOError:
@@ -166,12 +170,12 @@ class Holder:
 
 
 def turn(holders: list[Holder]) -> int:
-    """Each sends once; how many could."""
+    """Each sends once; returns the number that could."""
     return sum([each.send() for each in holders])
 
 
 def push(holders: list[Holder], seconds: float, on_turn: Callable[[], None] = lambda: None) -> None:
-    """Send until all is sent, or the broker takes nothing more for that long."""
+    """Send until all is sent, or the broker accepts nothing for that long."""
     last = time.monotonic()
     while time.monotonic() - last < seconds and not all(each.is_done for each in holders):
         if turn([each for each in holders if not each.is_done]):
@@ -204,9 +208,9 @@ def test_unfinished_requests_hold_bounded_memory_and_give_it_back(start_broker: 
         try:
             push(holders, 2.0, look)
             look()
-            # The budget of 512 MiB, one request beyond it, and what the broker itself needs.
+            # The pool of 512 MiB, one request beyond it, and the memory of the broker itself.
             assert highest - before < 700 * MIB, f"{(highest - before) // MIB} MiB"
-            # A byte now and then does not keep one that holds up others.
+            # Single bytes do not save a request that blocks others.
             until(lambda: turn(holders) >= 0 and any(each.closed for each in holders))
         finally:
             for each in holders:
@@ -221,7 +225,7 @@ def test_unfinished_requests_hold_bounded_memory_and_give_it_back(start_broker: 
 
 
 def test_each_unfinished_request_ends_in_the_end(start_broker: Any) -> None:
-    """More than there is memory for: each has its turn, stalls, and is closed."""
+    """More requests than fit into memory: each gets memory, stalls, and is closed."""
     broker = start_broker(
         0,
         "socket.request.timeout.ms=500",
@@ -235,7 +239,7 @@ def test_each_unfinished_request_ends_in_the_end(start_broker: Any) -> None:
 
 
 def test_large_requests_complete_although_all_wait_for_memory(start_broker: Any) -> None:
-    """Each needs more than is left when all have begun: they go one after the other, none is dropped."""
+    """Each needs more than is free after all have started: they finish one after the other, none is dropped."""
     broker = start_broker(
         0,
         "queued.max.request.bytes=33554432",
@@ -259,7 +263,7 @@ def test_large_requests_complete_although_all_wait_for_memory(start_broker: Any)
 
 
 def test_a_slow_client_is_served_and_a_stalled_one_is_not(start_broker: Any) -> None:
-    """64 KB/s is slow and honest; a request of which nothing more comes is closed after socket.request.timeout.ms."""
+    """64 KB/s is slow but valid; a stalled request is closed after socket.request.timeout.ms."""
     broker = start_broker(0, "socket.request.timeout.ms=1000")
     with Peer(broker.address) as slow, connect(broker.address) as stalled:
         slow.create("t")
@@ -271,7 +275,7 @@ def test_a_slow_client_is_served_and_a_stalled_one_is_not(start_broker: Any) -> 
             timeout=30_000,
             topic_data=[{"name": "t", "partition_data": [{"index": 0, "records": batch(100_000)}]}],
         )
-        # It takes longer than the time-out.
+        # It takes longer than the timeout.
         for at in range(0, len(request), 8 * 1024):
             slow.socket.sendall(request[at : at + 8 * 1024])
             time.sleep(1 / 8)
@@ -283,8 +287,8 @@ def batch(size: int) -> bytes:
     return bytes(encode_batch([Record(0, 0, None, bytes(size))]))
 
 
-def test_answers_that_nobody_reads_hold_bounded_memory(start_broker: Any) -> None:
-    """Pipelined requests with large answers, of clients that never read one."""
+def test_unread_responses_hold_bounded_memory(start_broker: Any) -> None:
+    """Pipelined requests with large responses, of clients that never read."""
     broker = start_broker(0, "queued.max.request.bytes=67108864", "socket.request.max.bytes=8388608")
     pid = broker.process.pid
     with ExitStack() as stack:
@@ -309,12 +313,12 @@ def test_answers_that_nobody_reads_hold_bounded_memory(start_broker: Any) -> Non
     until(lambda: resident_bytes(pid) - before < 100 * MIB)
 
 
-# --- one address ----------------------------------------------------------------------------------------------------
+# --- one address --------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def flood() -> Iterator[Callable[[str, str], list[int]]]:
-    """Connections from one address, made and left as fast as it goes, in three threads."""
+    """Connections from one address, opened and closed as fast as possible, in three threads."""
     stop = threading.Event()
     threads: list[threading.Thread] = []
 
@@ -344,7 +348,7 @@ def flood() -> Iterator[Callable[[str, str], list[int]]]:
 def test_a_flood_of_connections_from_one_address_does_not_keep_others_out(
     start_broker: Any, flood: Any
 ) -> None:
-    """Bug 12: the rate was everybody's, and the queue of the listener one address's."""
+    """Bug 12: the rate is per address, so that one address cannot fill the accept queue."""
     broker: RunningBroker = start_broker(
         0, "max.connection.creation.rate=100", "max.connection.creation.rate.per.ip=20", host="0.0.0.0"
     )

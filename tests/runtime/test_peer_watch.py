@@ -1,4 +1,4 @@
-"""Watches on real sockets: what tells that a process has ended, and what does not."""
+"""Watches on real sockets: events that prove the end of a process, and events that do not."""
 
 import asyncio
 import socket
@@ -21,7 +21,7 @@ def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., N
 
 
 class Port:
-    """A port that listens, or that is only kept from others and refuses."""
+    """A port that listens, or that is bound without listening and refuses."""
 
     def __init__(self) -> None:
         self._keeper = socket.socket()
@@ -73,17 +73,17 @@ class Watcher:
 
 
 @on_a_loop
-async def test_the_end_of_a_process_is_told_once_its_port_refuses() -> None:
+async def test_the_end_of_a_process_is_reported_when_its_port_refuses() -> None:
     port, watcher = Port(), Watcher()
     port.listen()
     watcher.watcher.watch({7: port.address})
     connection = await port.accept()
-    # As the kernel does for a process that dies: the port and its connections go together.
+    # Like the kernel for a dead process: close the port and its connections together.
     port.refuse()
     connection.close()
     await watcher.until(1)
     assert watcher.refusals == [7]
-    # It is back, and watched anew.
+    # The broker is back, and the watch reconnects.
     port.listen()
     connection = await port.accept()
     port.refuse()
@@ -108,7 +108,7 @@ async def test_a_reset_ends_a_connection_too() -> None:
 
 
 @on_a_loop
-async def test_a_connection_that_was_closed_for_being_idle_is_made_anew_and_nothing_is_told() -> None:
+async def test_an_idle_connection_that_was_closed_is_recreated_without_a_report() -> None:
     port, watcher = Port(), Watcher()
     port.listen()
     watcher.watcher.watch({7: port.address})
@@ -122,7 +122,7 @@ async def test_a_connection_that_was_closed_for_being_idle_is_made_anew_and_noth
 
 
 @on_a_loop
-async def test_while_it_lasts_a_refusal_is_repeated_at_most_once_a_second() -> None:
+async def test_a_continuing_refusal_is_reported_at_most_once_a_second() -> None:
     port, watcher = Port(), Watcher()
     watcher.watcher.watch({7: port.address})
     await watcher.until(3)
@@ -138,12 +138,12 @@ async def test_silence_is_no_refusal() -> None:
     port.listen()
     watcher.watcher.watch({7: port.address})
     connection = await port.accept()
-    # A process that stands still: its kernel still takes connections in for it, and nothing ends.
+    # A stopped process: its kernel still accepts connections, and none of them ends.
     watcher.watcher.watch({7: port.address, 8: port.address})
     await port.accept()
     assert watcher.refusals == []
     watcher.watcher.stop()
-    # Let go of, the connection ends on its side.
+    # After `stop` the connection ends on the other side.
     connection.setblocking(False)
     assert await asyncio.get_running_loop().sock_recv(connection, 1) == b""
     port.close()

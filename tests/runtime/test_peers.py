@@ -30,13 +30,13 @@ def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., N
 
 
 class Asker:
-    """A broker as far as its peers know it: it asks and writes down what came of it."""
+    """A broker as its peers see it: it sends requests and records the results."""
 
     def __init__(self, credentials: Credentials | None = None, **settings: str) -> None:
         names = {name.replace("_", "."): value for name, value in settings.items()}
         self.config = BrokerConfig.from_properties({"log.dirs": "unused", **names})
         self.turns: list[int] = []
-        #: What came, in order: (name of the question, answer or None, error).
+        #: The results in order: (name of the request, response or None, error).
         self.came: list[tuple[Any, Any, str | None]] = []
         self.said: list[str] = []
         self._news = asyncio.Event()
@@ -95,7 +95,7 @@ def place(address: str) -> tuple[str, int]:
 async def test_answers_come_in_order_from_headers_of_both_kinds(broker: Broker) -> None:
     asker = Asker()
     there = place(broker.address)
-    # Flexible in both headers, in neither, and in that of the request alone.
+    # Flexible in both headers, in neither, and only in the request header.
     asker.ask(there, METADATA, 12, "flexible", topics=[])
     asker.ask(there, METADATA, 4, "old", topics=[], allow_auto_topic_creation=False)
     asker.ask(there, API_VERSIONS, 3, "mixed", client_software_name="o", client_software_version="1")
@@ -106,7 +106,7 @@ async def test_answers_come_in_order_from_headers_of_both_kinds(broker: Broker) 
     assert [error for _name, _answer, error in asker.came] == [None] * 3
     assert asker.came[0][1].brokers[0].port == asker.came[1][1].brokers[0].port == there[1]
     assert any(api.api_key == API_VERSIONS for api in asker.came[2][1].api_keys)
-    # They left in one send and were answered in one batch, or few: never without a turn behind them.
+    # They left in one send and were answered in one batch or few, each followed by a turn.
     assert asker.turns[-1] == 3
     asker.peers.stop()
 
@@ -155,9 +155,9 @@ async def test_lanes_do_not_wait_for_each_other(broker: Broker) -> None:
 
 
 @on_a_loop
-async def test_where_nobody_listens_is_refused() -> None:
+async def test_a_port_without_a_listener_is_refused() -> None:
     with socket.socket() as taken:
-        # Bound, so that nobody else gets it, and not listening.
+        # Bound, so that no other process gets it, but not listening.
         taken.bind(("127.0.0.1", 0))
         asker = Asker()
         for name in range(2):
@@ -170,7 +170,7 @@ async def test_where_nobody_listens_is_refused() -> None:
 
 
 class Silent:
-    """A server that does what it is told with each connection, after it has read something."""
+    """A server that calls a function on each connection after it has read something."""
 
     def __init__(self, act: Callable[[bytes, asyncio.StreamWriter], object]) -> None:
         self._act = act
@@ -195,9 +195,7 @@ class Silent:
 
 
 @on_a_loop
-async def test_a_connection_that_ends_takes_all_that_wait_with_it_and_the_next_request_makes_another() -> (
-    None
-):
+async def test_all_requests_fail_with_their_connection_and_the_next_request_opens_another() -> None:
     asker = Asker()
     server = Silent(lambda _data, writer: writer.close())
     async with server as there:
@@ -239,7 +237,7 @@ async def test_an_answer_that_takes_too_long_ends_the_connection() -> None:
     ],
 )
 @on_a_loop
-async def test_what_is_no_answer_ends_the_connection(answer: bytes) -> None:
+async def test_an_invalid_response_ends_the_connection(answer: bytes) -> None:
     asker = Asker()
     async with Silent(lambda _data, writer: writer.write(answer)) as there:
         asker.ask(there, METADATA, 12, topics=[])
@@ -323,14 +321,14 @@ async def test_requests_larger_than_the_socket_takes_leave_in_pieces(broker: Bro
     asker.peers.stop()
 
 
-# --- the handshake between brokers --------------------------------------------------------------------------------
+# --- the handshake between brokers --------------------------------------------------------------------------
 
 SECRET, WRONG = (ClusterSecret(letter * SECRET_BYTES) for letter in (b"s", b"w"))
 
 
 @pytest.fixture
 def clustered() -> Iterator[Broker]:
-    """Broker 1 of a cluster, as far as others see it."""
+    """Broker 1 of a cluster, as others see it."""
     with Broker(config={"log.flush.policy": "page-cache"}) as running:
         core = running._node._broker
         core.credentials = Credentials(SECRET, "cluster", 1)
@@ -346,7 +344,7 @@ async def test_requests_leave_once_both_ends_have_proven_themselves(clustered: B
     asker.peers.flush()
     await asker.until(lambda: len(asker.came) == 5)
     asker.ask(there, METADATA, 12, 5, topics=[])
-    # Only a broker is told that this one controls nothing of another broker's.
+    # Only an authenticated broker gets this error.
     asker.ask(there, 67, 0, "ids", broker_id=7, broker_epoch=1)
     asker.peers.flush()
     await asker.until(lambda: len(asker.came) == 7)
@@ -372,7 +370,7 @@ async def test_without_the_secret_nothing_leaves_and_that_is_said_once(clustered
 
 @on_a_loop
 async def test_nothing_is_sent_to_one_that_cannot_prove_itself(broker: Broker) -> None:
-    """A broker on its own, at an address that another had."""
+    """A broker without a cluster, at the former address of another broker."""
     asker = Asker(Credentials(SECRET, "cluster", 7))
     asker.ask(place(broker.address), METADATA, 12, topics=[])
     asker.peers.flush()

@@ -1,4 +1,4 @@
-"""What the operating system and the C library are asked for."""
+"""Calls to the operating system and the C library."""
 
 import subprocess
 import sys
@@ -29,7 +29,7 @@ print(resident_bytes() - before)
 
 @pytest.mark.skipif(not resident_bytes(), reason="the memory of a process is known on Linux alone")
 def test_memory_that_a_thread_freed_is_given_back() -> None:
-    """A heap of the thread's own would keep 40 MB."""
+    """A separate heap of the thread would keep 40 MB."""
     done = subprocess.run(
         [sys.executable, "-c", _THREAD_USES_MEMORY], stdout=subprocess.PIPE, check=True, text=True
     )

@@ -1,4 +1,4 @@
-"""Our epoll does what asyncio expects of a selector."""
+"""The epoll selector does what asyncio expects."""
 
 import asyncio
 import selectors
@@ -35,7 +35,7 @@ def test_events_are_those_of_the_standard_selector() -> None:
         assert masks() == [READ, READ]
         for each in (ours, theirs):
             each.modify(near.fileno(), WRITE)
-        # A hang-up is for whoever waits.
+        # A hang-up wakes readers and writers.
         assert masks() == [WRITE, WRITE]
         assert ours.get_key(near).data is None
         assert ours.get_key(near.fileno()).events == WRITE

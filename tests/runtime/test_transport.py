@@ -1,4 +1,4 @@
-"""One client's socket: frames that come in pieces, answers that a slow reader leaves lying, garbage."""
+"""One client's socket: requests in pieces, unread responses of a slow reader, garbage."""
 
 import errno
 import os
@@ -38,7 +38,7 @@ def topic(request: pytest.FixtureRequest) -> str:
     return str(request.node.name).replace("[", ".").replace("]", "")
 
 
-# --- in -------------------------------------------------------------------------------------------------------------
+# --- in -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", [1, 3, 4, 5, 7, 1000])
@@ -66,7 +66,7 @@ def test_frames_larger_than_any_buffer(peer: Peer, topic: str) -> None:
 
 
 def test_a_large_frame_does_not_leak_into_the_next(peer: Peer, topic: str) -> None:
-    """Buffers of frames that came in pieces are used again."""
+    """Buffers of requests in pieces are reused."""
     peer.create(topic, max_message_bytes="2000000")
     for number in range(10):
         peer.produce(topic, bytes([number]) * 600_000)
@@ -95,7 +95,7 @@ def test_garbage_closes_that_connection_alone(broker: Any, peer: Peer, garbage: 
 
 
 def test_a_frame_that_promises_much_and_sends_little_costs_little(peer: Peer, broker: Any) -> None:
-    """A hundred connections that announce 100 MB each must not make the broker take 10 GB."""
+    """A hundred connections that announce 100 MB each must not use 10 GB."""
     before = resident_bytes()
     peers = [Peer(broker.address) for _ in range(100)]
     for each in peers:
@@ -118,7 +118,7 @@ def test_a_connection_cut_in_the_middle_of_a_frame(broker: Any, peer: Peer) -> N
     assert peer.ask(API_VERSIONS, 0).api_keys
 
 
-# --- out ------------------------------------------------------------------------------------------------------------
+# --- out ----------------------------------------------------------------------------------------------------
 
 
 def test_answers_come_in_the_order_of_the_requests(broker: Any, peer: Peer, topic: str) -> None:
@@ -126,7 +126,7 @@ def test_answers_come_in_the_order_of_the_requests(broker: Any, peer: Peer, topi
     with Peer(broker.address) as reader:
         reader.send(FETCH, 12, **fetch_fields(topic, 0, max_wait=20_000))
         reader.send(METADATA, 12, topics=[{"name": topic}])
-        # The second request has arrived when an answer on another connection has come back after it.
+        # When a later request on another connection is answered, the second request has arrived.
         peer.produce(topic, b"x")
         fetched, metadata = reader.receive(), reader.receive()
     assert fetched.responses[0].partitions[0].high_watermark == 1
@@ -144,8 +144,8 @@ def test_slices_of_every_size(peer: Peer, topic: str, size: int) -> None:
     assert peer.fetch(topic, 3) == values[3:]
 
 
-def test_a_slow_reader_holds_up_nobody_and_costs_no_memory(broker: Any, peer: Peer, topic: str) -> None:
-    """What it does not read is not even asked of the disk: its requests wait in the kernel, unread."""
+def test_a_slow_reader_blocks_no_other_client_and_uses_no_memory(broker: Any, peer: Peer, topic: str) -> None:
+    """Nothing is read from disk for it: its requests stay in the kernel, unread."""
     peer.create(topic, max_message_bytes="4000000")
     for _ in range(8):
         peer.produce(topic, bytes(3_000_000))
@@ -179,14 +179,14 @@ def test_a_reader_of_nothing_cannot_make_the_broker_keep_its_answers(
         sender.start()
         for _ in range(50):
             assert peer.ask(API_VERSIONS, 0).api_keys
-        # All the answers would be more than half a gigabyte.
+        # All responses would be more than half a gigabyte.
         assert on_loop(broker, lambda: queued_bytes(broker)) < 100 * size
         slow.socket.shutdown(socket.SHUT_RDWR)
         sender.join()
 
 
 def on_loop(broker: Any, question: Callable[[], Any]) -> Any:
-    """Ask something on the broker's own thread, between two turns."""
+    """Call a function on the broker's own thread, between two turns."""
     answer: list[Any] = []
     done = threading.Event()
 
@@ -219,7 +219,7 @@ def peer_answer(broker: Any, topic: str) -> bytes:
         return bare.socket.recv(size, socket.MSG_WAITALL)
 
 
-def test_a_reader_that_goes_in_the_middle_of_an_answer(broker: Any, peer: Peer, topic: str) -> None:
+def test_a_reader_that_disconnects_in_the_middle_of_a_response(broker: Any, peer: Peer, topic: str) -> None:
     peer.create(topic, max_message_bytes="4000000")
     for _ in range(5):
         peer.produce(topic, bytes(3_000_000))
@@ -231,7 +231,7 @@ def test_a_reader_that_goes_in_the_middle_of_an_answer(broker: Any, peer: Peer, 
 
 
 def test_a_deleted_topic_is_sent_to_its_end(broker: Any, peer: Peer, topic: str) -> None:
-    """An answer under way pins its file: deleting the topic does not cut it."""
+    """A response in progress pins its file: deleting the topic does not truncate it."""
     peer.create(topic, max_message_bytes="4000000", file_delete_delay_ms="0")
     for _ in range(5):
         peer.produce(topic, b"x" * 3_000_000)
@@ -244,7 +244,7 @@ def test_a_deleted_topic_is_sent_to_its_end(broker: Any, peer: Peer, topic: str)
 
 
 def test_a_topic_deleted_while_its_answer_stands_in_line(broker: Any, peer: Peer, topic: str) -> None:
-    """The answer was made but could not leave, and its file is gone: that connection ends, nothing else does."""
+    """A queued response whose file is deleted ends its connection, and nothing else."""
     peer.create(topic, file_delete_delay_ms="0")
     peer.create(f"{topic}-quiet")
     peer.produce(topic, b"x")
@@ -263,7 +263,7 @@ def test_a_topic_deleted_while_its_answer_stands_in_line(broker: Any, peer: Peer
 def test_a_cold_file_that_cannot_be_read_ends_that_connection(
     broker: Any, peer: Peer, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Trying again would be no better, and nobody would ever be told."""
+    """A retry would fail as well, and the client would never notice."""
 
     def refuse(_fd: int, _position: int, _size: int) -> None:
         raise OSError(errno.EINVAL, "Invalid argument")
@@ -281,7 +281,7 @@ def test_a_cold_file_that_cannot_be_read_ends_that_connection(
 def test_a_small_slice_that_cannot_be_read_ends_that_connection(
     broker: Any, peer: Peer, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And its file is let go."""
+    """And its file is unpinned."""
 
     def refuse(*_arguments: Any) -> bytes:
         raise DiskError("Input/output error")

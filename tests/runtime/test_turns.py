@@ -1,4 +1,4 @@
-"""The longest turn of the event loop: measured in CPU time, with what it was about, and logged when it is long."""
+"""The longest turn of the event loop: its CPU time, its requests, and the log line of a slow turn."""
 
 import time
 from collections.abc import Callable
@@ -12,12 +12,12 @@ from tests import turns
 from tests.peer import Peer
 
 METADATA, API_VERSIONS = 3, 18
-#: Well above 20 ms, from which on every turn is looked at.
+#: Well above 20 ms: every turn beyond that is measured.
 BUSY_S = 0.1
 
 
 def with_handler(monkeypatch: pytest.MonkeyPatch, before: Callable[[], None]) -> None:
-    """Let each Metadata request do something first."""
+    """Run a function before each Metadata request."""
     api = api_table.APIS[METADATA]
 
     def handle(*arguments: Any) -> Any:
@@ -40,10 +40,10 @@ def test_a_busy_turn_is_measured_named_and_logged(monkeypatch: pytest.MonkeyPatc
     with ottla.Broker(config={"slow.turn.log.ms": "90"}, say=said.append) as broker:
         with Peer(broker.address) as peer:
             peer.ask(METADATA, 9, topics=None)
-            # It is over a moment after its answer has left, and before the next request is read.
+            # The turn ends after its response has left, and before the next request is read.
             peer.ask(API_VERSIONS, 0)
         longest = broker.longest_turn
-        # Not much more than it used: what others do on this machine is not counted.
+        # Not much more than it used: other processes are not counted.
         assert 1000 * BUSY_S * 0.9 <= longest.cpu_ms < 1000 * BUSY_S + 100
         assert "metadata v9 from 127.0.0.1:" in longest.what
     assert broker.longest_turn.cpu_ms >= longest.cpu_ms, "known after the end too"
@@ -52,19 +52,19 @@ def test_a_busy_turn_is_measured_named_and_logged(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_turn_that_only_waits_uses_no_cpu_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As one whose thread is not given a core: the machine's load is not the broker's fault."""
+    """Like a thread that gets no core: a loaded machine does not count."""
     with_handler(monkeypatch, lambda: time.sleep(4 * BUSY_S))
     said: list[str] = []
     with ottla.Broker(config={"slow.turn.log.ms": "200"}, say=said.append) as broker:
         with Peer(broker.address) as peer:
             peer.ask(METADATA, 9, topics=None)
         assert broker.longest_turn.cpu_ms < 1000 * 3 * BUSY_S
-    # But the others have waited, and the log says so.
+    # Other requests have waited, so the turn is logged.
     assert any("a slow turn of the event loop" in line for line in said)
 
 
 def test_a_test_fails_whose_broker_had_a_turn_beyond_the_bound() -> None:
-    """`tests/conftest.py` looks after each test."""
+    """`tests/conftest.py` checks it after each test."""
     line = (
         "the longest turn of the event loop: {} ms of CPU time, 700 ms in all: metadata v9 from 127.0.0.1:1"
     )

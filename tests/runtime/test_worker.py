@@ -1,4 +1,4 @@
-"""The worker process: a task done by it, its end with the broker's, and what becomes of a task when it dies."""
+"""The worker process: a finished task, its end with the broker, and the error of a task when it dies."""
 
 import asyncio
 import os
@@ -21,7 +21,7 @@ PATIENCE_S = 60.0
 
 @pytest.fixture
 def task(tmp_path: Path) -> Task:
-    """A log of two segments, of which the newest records of three keys stay."""
+    """A log of two segments; compaction keeps the newest records of three keys."""
     bench = Bench(tmp_path)
     log = bench.create(cleanup_policy="compact", segment_bytes=2000)
     for at in range(60):
@@ -35,7 +35,7 @@ def task(tmp_path: Path) -> Task:
 
 
 def perform(*tasks: Task, command: tuple[str, ...] | None = None, meanwhile: Callable[[Worker], None] | None = None) -> list[tuple[Outcome | None, str | None]]:  # fmt: skip
-    """Let a worker do these one after another."""
+    """Run these tasks one after the other."""
     loop = asyncio.new_event_loop()
     worker = Worker(loop, command)
     left = list(tasks)
@@ -61,7 +61,7 @@ def perform(*tasks: Task, command: tuple[str, ...] | None = None, meanwhile: Cal
     return found
 
 
-def test_a_task_comes_out_as_if_it_were_done_here(task: Task) -> None:
+def test_a_task_has_the_same_outcome_as_in_this_process(task: Task) -> None:
     here = clean(SystemDisk(), task._replace(token="here"))
     first, second = perform(task, task._replace(token="again"))
     assert first == second == (here, None)
@@ -70,7 +70,7 @@ def test_a_task_comes_out_as_if_it_were_done_here(task: Task) -> None:
     assert len({path.read_bytes() for path in made}) == 1
 
 
-def test_what_goes_wrong_is_told(task: Task) -> None:
+def test_errors_of_a_task_are_reported(task: Task) -> None:
     [(outcome, error)] = perform(task._replace(directory="/nowhere"))
     assert outcome is None
     assert error is not None and "/nowhere" in error
@@ -81,7 +81,7 @@ def test_what_goes_wrong_is_told(task: Task) -> None:
     assert error is not None and "ends at" in error
 
 
-def test_a_worker_that_dies_is_told_and_the_next_task_gets_another(task: Task) -> None:
+def test_the_death_of_a_worker_is_reported_and_the_next_task_gets_another(task: Task) -> None:
     killed: list[int] = []
 
     def kill_the_first(worker: Worker) -> None:

@@ -1,4 +1,4 @@
-"""The broker inside another program (A11)."""
+"""The broker embedded in another program (A11)."""
 
 import gc
 import os
@@ -18,11 +18,11 @@ from tests.peer import API_VERSIONS, METADATA, Peer
 FAST = {"log.flush.policy": "page-cache"}
 
 
-def test_it_is_what_the_package_offers() -> None:
+def test_it_is_exported_by_the_package() -> None:
     assert ottla.Broker is Broker
 
 
-def test_a_broker_of_its_own_directory_removes_it() -> None:
+def test_a_temporary_directory_is_deleted() -> None:
     with Broker() as broker:
         directory = broker.data_dir
         with Peer(broker.address) as peer:
@@ -69,7 +69,7 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
 def test_a_directory_that_is_in_use(tmp_path: Path) -> None:
     with Broker(str(tmp_path)), pytest.raises(CannotStart, match="another broker"):
         Broker(str(tmp_path))
-    # And is free again afterwards.
+    # The directory is free again afterwards.
     Broker(str(tmp_path)).close()
 
 
@@ -140,7 +140,7 @@ def test_producer_ids_are_not_handed_out_again_after_a_restart(tmp_path: Path) -
 
 
 def test_a_closed_broker_leaves_nothing_in_memory() -> None:
-    """A program that embeds brokers, or a suite of tests, makes hundreds of them."""
+    """A program that embeds brokers, or a test suite, may start hundreds of them."""
     broker = Broker(config=FAST)
     core = weakref.ref(broker._node._broker.partitions)
     broker.close()
@@ -149,7 +149,7 @@ def test_a_closed_broker_leaves_nothing_in_memory() -> None:
     assert core() is None
 
 
-def test_a_stop_that_cannot_write_is_told_and_the_next_start_recovers(tmp_path: Path) -> None:
+def test_a_stop_that_cannot_write_is_logged_and_the_next_start_recovers(tmp_path: Path) -> None:
     said: list[str] = []
     broker = Broker(str(tmp_path), say=said.append)
     (tmp_path / "replication-offset-checkpoint").mkdir()
@@ -161,7 +161,7 @@ def test_a_stop_that_cannot_write_is_told_and_the_next_start_recovers(tmp_path: 
     assert (tmp_path / ".kafka_cleanshutdown").exists()
 
 
-def test_a_start_that_failed_is_told_even_if_its_thread_has_not_ended(
+def test_a_failed_start_is_reported_even_if_its_thread_has_not_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serve = Broker._serve

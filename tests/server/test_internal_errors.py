@@ -1,7 +1,9 @@
-"""An exception in any handler, answer, timer, effect or callback of a real broker stays with its own request or connection.
+"""An exception in any handler, response, timer, effect or callback affects only its own request or
+connection.
 
-`tests/sabotage.py` finds the places in the code and raises in one after another. After each, a witness that was connected all the time
-produces, fetches and commits on its one connection, a new client is accepted, the recovery point moves and retention deletes.
+`tests/sabotage.py` finds the places in the code and raises in one after another. After each, a witness that
+was connected all the time produces, fetches and commits on its one connection, a new client is accepted, the
+recovery point moves and retention deletes.
 """
 
 import select
@@ -33,7 +35,7 @@ from tests.sabotage import Sabotage
 
 LIST_OFFSETS, OFFSET_COMMIT, FIND_COORDINATOR, JOIN_GROUP, METADATA, FETCH = 2, 8, 10, 11, 3, 1
 EARLIEST = -2
-#: How long something is waited for that may not happen at all, such as an answer of a request without one.
+#: Wait for events that may not happen, such as the response of a request without one.
 MOMENT_S = 0.3
 
 CONFIG = {
@@ -59,11 +61,11 @@ def eventually(condition: Callable[[], bool], what: str) -> None:
 
 
 class World:
-    """A broker that fails where it is told to, and a witness that must not notice."""
+    """A broker that fails at a chosen place, and a witness that must not notice."""
 
     def __init__(self, directory: Path, patch: pytest.MonkeyPatch) -> None:
         self.armed = ""
-        #: Of clients that are left alone until their test is over.
+        #: Connections of clients that stay open until the end of the test.
         self.connections: list[socket.socket] = []
         patch.setattr(log_maintenance, "_FLUSH_CHECK_MS", 20)
         patch.setattr(log_maintenance, "_PRODUCERS_COUNT_MS", 200)
@@ -83,7 +85,7 @@ class World:
         return bool(answer.coordinators[0].error_code.value == 0)
 
     def _decide(self, site: str) -> bool:
-        """Once."""
+        """True once per armed place."""
         if site == self.armed:
             self.armed = ""
             return True
@@ -106,7 +108,7 @@ class World:
             original = getattr(owner, name)
 
             def first(self: Any, *arguments: Any, original: Any = original, site: str = site) -> Any:
-                # At its end where it sets its own next time, as an error in its midst would be.
+                # At its end, because it schedules its next call itself.
                 if site in (
                     "loop sweep",
                     "loop next second",
@@ -127,7 +129,7 @@ class World:
         self.armed = site
 
     def is_raised(self, within_s: float = PATIENCE_S, unless: socket.socket | None = None) -> bool:
-        """Whether the armed place is reached; not if something comes on the connection `unless` before."""
+        """Whether the armed place is reached before data arrives on the connection `unless`."""
         deadline = time.monotonic() + within_s
         while self.armed and time.monotonic() < deadline:
             if unless is not None and select.select([unless], [], [], 0)[0]:
@@ -136,7 +138,7 @@ class World:
         is_raised, self.armed = not self.armed, ""
         return is_raised
 
-    # --- what must go on ----------------------------------------------------------------------------------------
+    # --- what must go on ------------------------------------------------------------------------------------
 
     def check_clients(self) -> None:
         witness = self.witness
@@ -146,7 +148,7 @@ class World:
         assert witness.fetch("w", offset) == [b"value"]
         row = {"partition_index": 0, "committed_offset": offset, "committed_metadata": ""}
         for _ in range(100):
-            # A coordinator partition that an error interrupted is loaded again, which clients wait for.
+            # A coordinator partition that an error interrupted is loaded again; clients wait for it.
             answer = witness.ask(
                 OFFSET_COMMIT, 7, group_id="witness", generation_id_or_member_epoch=-1, member_id="",
                 topics=[{"name": "w", "partitions": [row]}],
@@ -160,7 +162,7 @@ class World:
             assert newcomer.ask(METADATA, 9, topics=[{"name": "w"}]).brokers
 
     def check_periodic_work(self) -> None:
-        """The recovery point follows the log; records of long ago are deleted."""
+        """The recovery point follows the log; old records are deleted."""
         end = self.witness.produce("w", b"value") + 1
         self._offset = end
         eventually(
@@ -196,7 +198,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 def attack(world: World, key: int, version: int, seed: int) -> socket.socket:
-    """One valid request of an API, on a connection of its own."""
+    """One valid request of an API, on its own connection."""
     maker = Maker(Random(seed), Known({"w2": bytes(16)}))
     frame = frame_of(key, version, 1, maker.body(key, version))
     host, _, port = world.broker.address.rpartition(":")
@@ -223,13 +225,14 @@ def is_closed(connection: socket.socket, site: str) -> bool:
 
 @pytest.mark.parametrize("key", sorted(APIS))
 def test_in_a_handler_or_an_answer(world: World, key: int) -> None:
-    """Before the handler has begun; after it has done everything; and in the encoding of its answer."""
+    """Before the handler, after it, and in the encoding of its response."""
     for place in ("handler", "handled", "answer"):
         for attempt in range(3):
             site = f"{place} {key}"
             world.arm(site)
             attacker = attack(world, key, APIS[key].newest, attempt)
-            # Its answer may be built elsewhere, or later, or there is none; the handler is called in any case.
+            # Its response may be built elsewhere or later, or there is none; the handler is called in any
+            # case.
             is_raised = (
                 world.is_raised() if place == "handler" else world.is_raised(MOMENT_S, unless=attacker)
             )
@@ -284,13 +287,13 @@ def test_in_the_timer_of_a_waiting_fetch(world: World) -> None:
 
 
 def test_in_the_timers_of_a_group(world: World) -> None:
-    """The session of a member that is lost: its coordinator partition is loaded again, and the group's next member is served."""
+    """A member's session expires: its coordinator partition is loaded again, and the next member is served."""
     protocols = [{"name": "range", "metadata": b"m"}]
     fields: dict[str, Any] = {
         "session_timeout": 60, "rebalance_timeout": 60, "member_id": "", "protocol_type": "consumer",
         "protocols": protocols,
     }  # fmt: skip
-    # Of the witness's own partition.
+    # In the coordinator partition of the witness.
     fields["group_id"] = next(
         name for name in map(str, range(99)) if partition_of(name, 2) == partition_of("witness", 2)
     )
@@ -308,7 +311,7 @@ def test_in_the_timers_of_a_group(world: World) -> None:
 
 
 def provoke(world: World, effect: str) -> None:
-    """Something that needs this effect, on a connection of its own."""
+    """A request that needs this effect, on its own connection."""
     peer = Peer(world.broker.address)
     if effect == "PROPOSE":
         peer.send(
@@ -330,7 +333,7 @@ def provoke(world: World, effect: str) -> None:
             for _ in range(4):
                 writer.produce(name, b"value" * 10)
     else:
-        # SEND, SYNC, RUN: by what the witness does next, or by anybody.
+        # SEND, SYNC, RUN: the next request of the witness, or of any client.
         peer.send(METADATA, 9, topics=None)
     world.connections.append(peer.socket)
 
@@ -368,13 +371,13 @@ def test_a_sync_that_could_not_be_asked_for_is_asked_for_again(world: World) -> 
 def test_in_a_callback_of_the_event_loop(world: World, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     site = f"loop {name}"
     if name == "flush":
-        # Answers that are too large to leave in one piece are flushed: any two are.
+        # Responses that are too large for one piece are flushed; with this limit any two are.
         monkeypatch.setattr(transport, "_SEND_BYTES", 1)
     if name == "accept":
         world.arm(site)
     with Peer(world.broker.address) as peer:
         if name != "accept":
-            # After an answer nothing is left to do for connections that were closed before.
+            # After this response, earlier connections are completely closed.
             peer.ask(API_VERSIONS, 0)
             world.arm(site)
         peer.socket.sendall(peer.frame(METADATA, 9, topics=None) + peer.frame(METADATA, 9, topics=None))
@@ -387,6 +390,6 @@ def test_in_a_callback_of_the_event_loop(world: World, name: str, monkeypatch: p
     world.check_periodic_work()
 
 
-def test_every_error_was_logged_and_none_was_the_brokers_own(world: World) -> None:
+def test_every_injected_error_was_logged_and_there_was_no_other(world: World) -> None:
     errors = [text for text in world.said if "internal error" in text]
     assert errors and all(Injected.__name__ in text for text in errors), errors

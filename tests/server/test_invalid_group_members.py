@@ -1,4 +1,4 @@
-"""A real broker and raw sockets: members that send what a group cannot store, while others go about their work."""
+"""A real broker and raw sockets: members that send data that a group cannot store, while others work."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,23 +44,25 @@ def join(peer: Peer, version: int, group: str, **fields: Any) -> None:
     peer.send(JOIN, version, **(asked | fields))
 
 
-def test_members_that_cannot_be_stored_hurt_nobody_else(address: str) -> None:
-    """Issue 8, bugs 1 and 2, as they were shown: answers in a timer that cannot be encoded, ListGroups and DescribeGroups that close
-    the connections of others, commits of an unrelated group that fail since its coordinator partition is loaded again."""
+def test_members_that_cannot_be_stored_do_not_affect_others(address: str) -> None:
+    """Issue 8, bugs 1 and 2, as they were shown: answers in a timer that cannot be encoded, ListGroups and
+    DescribeGroups that close the connections of others, commits of an unrelated group that fail since its
+    coordinator partition is loaded again.
+    """
     with Peer(address) as witness, Peer(address) as rude, Peer(address) as old:
         witness.create("t")
         witness.ask(FIND, 4, key_type=0, coordinator_keys=["witness"])
         codes = [commit(witness, 0)]
         for number in range(GROUPS):
             name = f"rude-{number}"
-            # An old member, which is to be told the instance and the type of the new one.
+            # A member with an old version, which would get the instance and the type of the new one.
             join(old, 5, name, group_instance_id=f"i{number}")
             join(rude, 9, name, group_instance_id=LONG)
             join(rude, 9, f"{name}-type", group_instance_id="i", protocol_type=LONG)
             codes.append(commit(witness, number + 1))
         refused = [rude.receive() for _ in range(2 * GROUPS)]
         assert {int(answer.error_code) for answer in refused} == {42}
-        # The timers of all these rebalances have fired when the old members have their answers.
+        # When the old members have their responses, the timers of all these rebalances have fired.
         joined = [old.receive() for _ in range(GROUPS)]
         assert {int(answer.error_code) for answer in joined} == {0}
         for version in range(6):
@@ -69,7 +71,7 @@ def test_members_that_cannot_be_stored_hurt_nobody_else(address: str) -> None:
                 assert found == {"witness", *(f"rude-{number}" for number in range(GROUPS))}
             with Peer(address) as other:
                 assert len(other.ask(DESCRIBE_GROUPS, version, groups=sorted(found)).groups) == GROUPS + 1
-        # Their sessions end, in timers too: each group's record is written, without members.
+        # Their sessions expire in timers too: each group's record is written, without members.
         while any(row.group_state != "Empty" for row in witness.ask(LIST_GROUPS, 4).groups):
             codes.append(commit(witness, 100))
         assert set(codes) == {0}

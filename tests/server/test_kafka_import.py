@@ -1,4 +1,4 @@
-"""A data directory that Kafka wrote opens here, and nothing of it is harmed when it does not."""
+"""Import of a Kafka data directory; a refused import changes nothing."""
 
 import shutil
 import subprocess
@@ -25,7 +25,7 @@ DESCRIBE_PRODUCERS = 61
 
 
 def values(broker: Broker, topic: str) -> list[bytes | None]:
-    """All that a consumer reads from the log's start to its end."""
+    """All records that a consumer reads from the start to the end of the log."""
     place = TopicPartition(topic, 0)
     found: list[bytes | None] = []
     with ottla.Consumer(broker.address, auto_offset_reset="earliest") as consumer:
@@ -52,7 +52,7 @@ def test_its_records_are_served_and_written_on(tmp_path: Path, series: str) -> N
         assert values(broker, "trimmed") == [
             f"value-{number} ".ljust(60, ".").encode() for number in range(4, 10)
         ]
-        # The leader is a new one, so the epoch is one that Kafka has not used.
+        # The leader is new, so its epoch is one that Kafka has not used.
         [topic] = peer.ask(METADATA, topics=({"name": "trimmed"},)).topics
         assert topic.partitions[0].leader_epoch >= 1
         assert peer.produce("trimmed", b"ours") == 10
@@ -92,7 +92,7 @@ def test_the_node_id_of_the_directory_counts_unless_another_is_named(tmp_path: P
 
 
 def grow_kafkas_metadata(directory: Path) -> None:
-    """As if Kafka had run again: the last batch once more, under the next offsets."""
+    """As if Kafka had run again: the last batch once more, with the next offsets."""
     log = directory / KAFKA_METADATA / "00000000000000000000.log"
     from ottla.metadata import kraft_log
     from ottla.records.batch import PREFIX
@@ -129,7 +129,7 @@ def test_a_folder_that_no_topic_knows_is_set_aside(tmp_path: Path) -> None:
     assert any("no topic owns" in line for line in said)
 
 
-def test_without_a_metadata_log_the_folders_tell(tmp_path: Path) -> None:
+def test_without_a_metadata_log_the_folders_are_imported(tmp_path: Path) -> None:
     directory = kafka_directory("3.9", tmp_path)
     shutil.rmtree(directory / KAFKA_METADATA)
     (directory / "cleaner-offset-checkpoint").write_text("0\n1\norders 0 8\n")
@@ -140,7 +140,7 @@ def test_without_a_metadata_log_the_folders_tell(tmp_path: Path) -> None:
     assert "2 topics, 3 partitions" in said[0] and "from the partition folders" in said[0]
     assert any("settings of the topics are unknown" in line for line in said)
     image = journal(directory)
-    # What is not known must not delete anything.
+    # With unknown configs nothing may be deleted.
     assert image.topic_config("trimmed") == {"retention.ms": "-1", "retention.bytes": "-1"}
     assert image.topic_config("orders") == {"cleanup.policy": "compact"}
     assert image.next_producer_id >= 1000
@@ -151,15 +151,16 @@ def test_without_a_metadata_log_the_folders_tell(tmp_path: Path) -> None:
 
 
 def test_transactions_in_folders_keep_their_producer_ids_and_coordinators_their_order(tmp_path: Path) -> None:
-    """Without a metadata log: an id that only a transactional id still has is given to nobody else, and a partition that has a
-    marker of a later coordinator than its own log speaks of takes one of this."""
+    """Without a metadata log: an id that only a transactional id still has is given to nobody else, and a
+    partition that has a marker of a later coordinator than its own log speaks of takes one of this.
+    """
     directory = kafka_directory("3.9", tmp_path)
     shutil.rmtree(directory / KAFKA_METADATA)
     folder = directory / "__transaction_state-0"
     folder.mkdir()
     entry = Entry(77_000, 4, 60_000, State.COMPLETE_COMMIT, 1_700_000_000_000)
     row = Record(0, 1_700_000_000_000, *encode(TransactionRecord("teller", entry)))
-    # What comes after it was torn.
+    # The record after it is torn.
     (folder / "00000000000000000000.log").write_bytes(encode_batch([row]) + bytes(30))
     producers = Producers()
     producers.ended(5, 0, 41, 3, 1_700_000_000_000)
@@ -218,7 +219,7 @@ sys.stdin.read()
 
 
 def test_a_directory_that_kafka_is_running_on_is_refused(tmp_path: Path) -> None:
-    """Java's lock is another than ours was: each must see the other's."""
+    """Java's lock is an fcntl lock: ottla and Kafka must see each other's lock."""
     directory = kafka_directory("4", tmp_path)
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(directory / ".lock")], stdin=subprocess.PIPE, stdout=subprocess.PIPE

@@ -1,4 +1,4 @@
-"""Bug 1: hundreds of rebalances whose answers cannot be encoded. Periodic work shares the timers with them, and goes on."""
+"""Bug 1: hundreds of rebalances whose responses cannot be encoded. Periodic work on the same timers goes on."""
 
 import struct
 import time
@@ -26,13 +26,14 @@ def test_rebalances_that_cannot_be_answered_stop_no_periodic_work(
             return encoder_of(key, version)
 
         def too_long(_response: Any) -> bytes:
-            # As a string of more than 32,767 bytes made it, which a version that can carry it had let in.
+            # Like a string of more than 32,767 bytes, which flexible versions accept and older ones cannot
+            # encode.
             raise struct.error("'h' format requires -32768 <= number <= 32767")
 
         return too_long
 
     monkeypatch.setattr(api_table, "response_encoder", response_encoder)
-    # In every bucket of the timers.
+    # In every bucket of the timer wheel.
     monkeypatch.setattr(log_maintenance, "_FLUSH_CHECK_MS", 8)
     settings = {
         "group.initial.rebalance.delay.ms": "300", "offsets.topic.num.partitions": "1",

@@ -16,5 +16,5 @@ _CHROOTS = itertools.count()
 
 @pytest.fixture
 def cluster(shared_zookeeper: LocalZookeeper) -> str:
-    """The zookeeper.connect of a cluster that has nothing yet."""
+    """The zookeeper.connect of an empty cluster."""
     return f"{shared_zookeeper.address}/clusters/{next(_CHROOTS)}"

@@ -1,4 +1,4 @@
-"""A broker as far as the cluster store knows it: it writes down what it is told. And a proxy that breaks connections."""
+"""A broker as the metadata store sees it, which records all events; and a proxy that breaks connections."""
 
 import asyncio
 import time
@@ -40,7 +40,7 @@ class Member:
         self.records: list[Any] = []
         self.live: Mapping[int, Registration] = {}
         self.controller = (0, 0)
-        #: Every call in order, by name; `committed` bears the number of records, `done` its error.
+        #: Every call in order, by name; `committed` with the number of records, `done` with its error.
         self.calls: list[Any] = []
         self.said: list[str] = []
         settings = {"session_timeout_ms": 6000, "connection_timeout_ms": 10_000, **settings}
@@ -52,7 +52,7 @@ class Member:
             say=self.said.append,
         )
 
-    # --- what the store tells ---------------------------------------------------------------------------------
+    # --- what the store tells -------------------------------------------------------------------------------
 
     def restored(self, records: Sequence[Any], now_ms: int) -> None:
         self.records = list(records)
@@ -82,7 +82,7 @@ class Member:
     def store_lost(self, now_ms: int) -> None:
         self.calls.append("lost")
 
-    # --- what is asked of it ----------------------------------------------------------------------------------
+    # --- what is asked of it --------------------------------------------------------------------------------
 
     def registration(self, directory: str = "", incarnation: str = "first") -> Registration:
         directories = (directory or f"directory-{self.node_id}",)
@@ -107,7 +107,7 @@ class Member:
         await until(lambda: self.controller == (node_id, epoch), f"controller {node_id} of epoch {epoch}")
 
     def propose(self, *records: Any) -> list[str | None]:
-        """Append and go on; the answer will be the only item of the list."""
+        """Append without waiting; the result becomes the only item of the list."""
         answers: list[str | None] = []
 
         def done(error: str | None) -> None:
@@ -135,8 +135,9 @@ async def member(connect: str, node_id: int = 1, **settings: Any) -> AsyncIterat
 
 
 class Proxy:
-    """Between a client and a server. Armed, it breaks the connection at the next request that holds a text: before
-    the server sees it, or after the server has answered, whose answer it keeps."""
+    """Between a client and a server. Armed, it breaks the connection at the next request that holds a text:
+    before the server sees it, or after the server has answered, whose answer it keeps.
+    """
 
     def __init__(self, target_port: int) -> None:
         self.target_port = target_port

@@ -1,4 +1,4 @@
-"""What the store tells reaches the core, what the core asks for reaches the store, each with a turn behind it."""
+"""Events of the store reach the core, requests of the core reach the store, each followed by a turn."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -18,7 +18,7 @@ from ottla.runtime.zookeeper_store import ZookeeperStore
 
 
 class Core:
-    """Writes down each call; what it is asked to do next is in its outbox, as a core's is."""
+    """Records each call; its effects are in its outbox, like those of a core."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self.say = say
@@ -32,7 +32,7 @@ class Core:
     def __getattr__(self, name: str) -> Any:
         def told(*arguments: Any) -> None:
             assert self.now_ms > 0
-            # The time, which comes last, is of no interest here.
+            # Without the time, which is the last argument.
             self.calls.append((name, *arguments[:-1]))
 
         if name in (
@@ -71,7 +71,7 @@ class RunningLink:
         self.cluster.hand_over()
 
     async def perform(self, *effect: Any) -> Any:
-        """Perform it; what its `done` was called with."""
+        """Perform it; returns the arguments of its `done`."""
         before = len(self.core.calls)
         self.cluster.perform((*effect, self.core.done))
         told = lambda: [call for call in self.core.calls[before:] if call[0] == "done"]  # noqa: E731
@@ -107,7 +107,7 @@ async def test_effects_reach_the_store_and_its_news_reach_the_core(cluster: str)
         await until(lambda: ("controller_is", 1, 1) in core.calls)
         before = core.turns
         assert await one.perform(PROPOSE, [topic(1), topic(2)]) == (None,)
-        # The records first, then the answer to who proposed them, each with its turn.
+        # First the records, then the callback of the proposal, each with its turn.
         assert core.calls[-2:] == [("committed", [topic(1), topic(2)]), ("done", None)]
         assert core.turns == before + 2
         assert core.records_in_log == 2
@@ -123,7 +123,7 @@ async def test_effects_reach_the_store_and_its_news_reach_the_core(cluster: str)
 
 
 @on_a_loop
-async def test_what_came_before_the_core_is_kept_for_it(cluster: str) -> None:
+async def test_events_before_the_core_is_started_are_kept(cluster: str) -> None:
     async with running(cluster, 1) as one, running(cluster, 2) as late:
         one.attach()
         epoch, _ = await one.perform(REGISTER, registration(1))
@@ -142,7 +142,7 @@ async def test_what_came_before_the_core_is_kept_for_it(cluster: str) -> None:
 
 
 @on_a_loop
-async def test_a_watched_port_that_refuses_is_told(cluster: str) -> None:
+async def test_a_watched_port_that_refuses_is_reported(cluster: str) -> None:
     async with running(cluster, 1) as one:
         one.attach()
         server = await asyncio.start_server(lambda _reader, writer: None, "127.0.0.1", 0)

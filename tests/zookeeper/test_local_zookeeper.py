@@ -52,12 +52,12 @@ def test_it_keeps_its_data_and_its_port(zookeeper: LocalZookeeper) -> None:
 def test_it_listens_on_its_own_address_only(zookeeper: LocalZookeeper) -> None:
     with socket.socket() as neighbour:
         neighbour.settimeout(2)
-        # A server that listened on every address would have this one too.
+        # A server that listened on all addresses would use this one too.
         assert neighbour.connect_ex(("127.0.0.2", zookeeper.port)) != 0
 
 
-def test_it_dies_with_who_started_it(tmp_path: Path) -> None:
-    """Killed, not stopped: nobody is left to tidy up."""
+def test_it_ends_with_its_parent_process(tmp_path: Path) -> None:
+    """Killed, not stopped: the process itself cannot clean up."""
     script = textwrap.dedent(
         f"""
         from pathlib import Path
@@ -126,7 +126,9 @@ def test_a_java_that_does_not_run_is_passed_over(monkeypatch: pytest.MonkeyPatch
     assert find_program().java != str(stub)
 
 
-def test_without_any_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_zookeeper_the_error_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     for name in ("JAVA_HOME", "ZOOKEEPER_HOME"):
         monkeypatch.setenv(name, "")
     monkeypatch.setenv("PATH", str(tmp_path))

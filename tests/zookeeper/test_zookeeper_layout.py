@@ -29,7 +29,7 @@ def test_everything_reads_back() -> None:
 
 
 def test_a_registration_without_an_epoch_has_its_czxid() -> None:
-    """As brokers before the handshake between brokers wrote it."""
+    """The format of brokers without the handshake between brokers."""
     data = layout.encode_registration(Registration(3, "h", 1, None, (), "i", clean=True, epoch=5))
     assert layout.decode_registration(3, data.replace(b',"epoch":5', b""), 77).epoch == 77
 
@@ -41,7 +41,7 @@ def test_records_of_a_newer_version_are_passed_over_but_counted() -> None:
     assert entry.size == 2, "offsets count them, or brokers of two versions would disagree"
 
 
-def test_chunks_hold_everything_within_their_size() -> None:
+def test_chunks_have_all_records_within_their_size() -> None:
     records = [r.Topic("x" * 1000, number.to_bytes(16, "big")) for number in range(2000)]
     chunks = list(layout.chunks_of(records))
     assert len(chunks) > 3 and all(len(chunk) <= layout.CHUNK_BYTES_MAX for chunk in chunks)

@@ -15,7 +15,7 @@ from ottla.security.cluster_secret import SECRET_BYTES, ClusterSecret
 
 
 @on_a_loop
-async def test_who_registers_is_seen_by_all_and_who_leaves_is_missed(cluster: str) -> None:
+async def test_registrations_and_departures_are_seen_by_all(cluster: str) -> None:
     async with member(cluster, 1) as one:
         epoch, error = await one.register()
         assert error is None and epoch > 0
@@ -25,12 +25,12 @@ async def test_who_registers_is_seen_by_all_and_who_leaves_is_missed(cluster: st
             second, error = await two.register()
             assert error is None and second > epoch
             await until(lambda: sorted(one.live) == [1, 2] == sorted(two.live))
-        # Leaving in order needs no time-out.
+        # An orderly close needs no session timeout.
         await until(lambda: sorted(one.live) == [1])
 
 
 @on_a_loop
-async def test_its_own_earlier_life_is_replaced_at_once_and_another_directory_is_refused(
+async def test_an_earlier_incarnation_is_replaced_at_once_and_another_directory_is_refused(
     cluster: str,
 ) -> None:
     async with member(cluster, 1) as dead, member(cluster, 2) as watcher:
@@ -43,9 +43,9 @@ async def test_its_own_earlier_life_is_replaced_at_once_and_another_directory_is
             assert error is None and second > first
             await until(lambda: watcher.live[1].incarnation == "second")
             assert watcher.live[1].epoch == second
-            # The earlier life, should it still breathe, sees that it was replaced.
+            # An earlier incarnation that still runs sees that it was replaced.
             await until(lambda: dead.live[1].epoch == second)
-            # Asked twice, it is the same registration.
+            # A second request returns the same registration.
             assert await again.register(incarnation="second") == (second, None)
 
 
@@ -82,7 +82,7 @@ async def test_of_two_that_claim_one_wins_and_the_epochs_grow(cluster: str) -> N
 async def test_appends_reach_everybody_once_and_in_order(cluster: str) -> None:
     async with member(cluster, 1) as one, member(cluster, 2) as two:
         await one.claim()
-        # Without waiting: they gather, and share entries.
+        # Without waiting: they share entries.
         answers = [one.propose(topic(number), topic(number + 1000)) for number in range(200)]
         await until(lambda: all(answers))
         assert all(each == [None] for each in answers)
@@ -92,11 +92,11 @@ async def test_appends_reach_everybody_once_and_in_order(cluster: str) -> None:
         assert two.records == expected
         assert one.store.end == two.store.end == 400
         assert len([call for call in two.calls if call[0] == "committed"]) < 100, "they shared entries"
-        # Each answer comes after the records that it is about.
+        # Each callback comes after its records.
         assert one.calls.index(("done", None)) > min(
             index for index, call in enumerate(one.calls) if call[0] == "committed"
         )
-        # A proposal of nothing is answered like any other.
+        # An empty proposal is answered like any other.
         assert await one.append() is None
         assert await one.append(topic(5000)) is None
         await until(lambda: two.records[-1] == topic(5000))
@@ -124,7 +124,7 @@ async def test_a_zombie_is_fenced_and_leaves_no_entry(cluster: str) -> None:
         taken, error = await heir.usurp(1, epoch)
         assert (taken, error) == (epoch + 1, None)
         assert heir.records == [topic(1)], "it has read everything before it is told"
-        # Both at once, as the zombie does not know yet.
+        # Both at once: the old controller does not know yet.
         answers = await asyncio.gather(
             zombie.append(topic(2)), zombie.append(topic(3)), heir.append(topic(4))
         )
@@ -133,7 +133,7 @@ async def test_a_zombie_is_fenced_and_leaves_no_entry(cluster: str) -> None:
         await until(lambda: zombie.records == [topic(1), topic(4)])
         assert heir.records == [topic(1), topic(4)]
         await until(lambda: zombie.controller == (2, epoch + 1))
-        # Back and forth: each takes over with what the other wrote.
+        # Back and forth: each takes over with the entries of the other.
         assert await zombie.usurp(2, epoch + 1) == (epoch + 2, None)
         assert await zombie.append(topic(6)) is None
         assert await heir.append(topic(7)) == FENCED
@@ -141,10 +141,10 @@ async def test_a_zombie_is_fenced_and_leaves_no_entry(cluster: str) -> None:
 
 
 @on_a_loop
-async def test_a_new_controller_has_read_everything_before_it_is_told(cluster: str) -> None:
+async def test_a_new_controller_has_read_the_log_before_its_claim_is_answered(cluster: str) -> None:
     async with member(cluster, 1) as old, member(cluster, 2) as heir:
         epoch, _ = await old.claim()
-        # The heir lags behind: it may not read for a while.
+        # The next controller lags behind: it cannot read for a while.
         async with heir.store._log._reading:
             assert await old.append(topic(1)) is None
             known: list[list[r.Record]] = []
@@ -154,13 +154,13 @@ async def test_a_new_controller_has_read_everything_before_it_is_told(cluster: s
             assert known == []
         await until(lambda: known)
         assert known == [[topic(1)]]
-        # What it decides comes after what it read.
+        # Its entries come after those that it has read.
         assert await heir.append(topic(3)) is None
         await until(lambda: old.records == heir.records == [topic(1), topic(3)])
 
 
 @on_a_loop
-async def test_what_does_not_fit_is_refused_before_it_is_sent(cluster: str) -> None:
+async def test_an_oversized_change_is_refused_before_it_is_sent(cluster: str) -> None:
     async with member(cluster, 1) as one:
         await one.claim()
         fits = [topic(number, 1000) for number in range(400)]
@@ -170,14 +170,14 @@ async def test_what_does_not_fit_is_refused_before_it_is_sent(cluster: str) -> N
         await until(lambda: all(answers))
         assert answers[0] == [None]
         assert f"exceeds the limit of {APPEND_BYTES_MAX}" in str(answers[1][0])
-        # Decided on top of it, and told so: the error of another change would mislead its client.
+        # Decided on top of it, so it is superseded: the error of another change would mislead its client.
         assert answers[2] == [SUPERSEDED]
         assert one.calls.count("rejected") == 1
-        # Split by who decides, it passes; the connection never noticed anything.
+        # Split into two changes it succeeds; the connection was not affected.
         assert await one.append(*too_large[:300]) is None
         assert await one.append(*too_large[300:]) is None
         assert "suspended" not in one.calls
-        # Several large ones that would not fit together share nothing.
+        # Several large changes that do not fit together get separate entries.
         answers = [one.propose(*fits) for _ in range(3)]
         await until(lambda: all(answers))
         assert answers == [[None]] * 3
@@ -204,10 +204,10 @@ async def test_a_snapshot_replaces_the_log_and_readers_see_the_same(
             assert late.calls[0] == ("restored", 30)
         names = sorted(map(int, await one.store._link.children("/metadata/log")))
         assert names == [25, 26, 27, 28, 29, 30], "five older entries are kept, for who was away for a moment"
-        # Again: the older snapshot goes.
+        # Again: the older snapshot is deleted.
         assert await one.snapshot() is None
         assert [int(name) for name in await one.store._link.children("/metadata/snapshot")] == [31]
-        # The next controller goes on from there.
+        # The next controller continues from there.
         assert (await two.usurp(1, one.controller[1]))[1] is None
         assert await two.append(topic(101)) is None
         await until(lambda: one.records == two.records)
@@ -247,7 +247,7 @@ async def test_znodes_of_a_user_are_closed_to_others(cluster: str) -> None:
         for stranger in ({}, {"digest": "ottla:guessed"}, {"digest": "other:secret", "set_acl": True}):
             with pytest.raises(StoreUnavailable, match="not allowed"):
                 await Member(cluster, 3, **stranger).store.connect()
-    # Another user's cluster lies beside it; and an open one is no matter of users.
+    # Another user's cluster is beside it; an open cluster has no owner.
     folder = f"{cluster}-folder"
     async with member(f"{folder}/a", 1, **user), member(f"{folder}/b", 1, digest="a:b", set_acl=True):
         pass
@@ -256,7 +256,7 @@ async def test_znodes_of_a_user_are_closed_to_others(cluster: str) -> None:
 
 
 @on_a_loop
-async def test_a_cluster_without_zookeeper_says_where_it_looked(free_port: int) -> None:
+async def test_a_missing_zookeeper_is_reported_with_its_address(free_port: int) -> None:
     lonely = Member(f"127.0.0.1:{free_port}", connection_timeout_ms=300)
     with pytest.raises(
         StoreUnavailable, match=f"answers at 127.0.0.1:{free_port} within 0.3 s .Connection refused."
@@ -266,7 +266,7 @@ async def test_a_cluster_without_zookeeper_says_where_it_looked(free_port: int) 
 
 
 @on_a_loop
-async def test_what_is_asked_of_a_closed_store_is_answered(cluster: str) -> None:
+async def test_requests_to_a_closed_store_are_answered(cluster: str) -> None:
     async with member(cluster, 1) as one:
         await one.claim()
         answers = [one.propose(topic(number)) for number in range(3)]
@@ -316,7 +316,7 @@ async def test_the_first_broker_makes_the_cluster_secret_and_the_others_read_it(
         link = members[0].store._link
         data, stat = await link.get(layout.CLUSTER_SECRET)
         assert len(data) == 2 * SECRET_BYTES and stat.ephemeralOwner == 0
-        # One that is no secret is not used, and not shown.
+        # An invalid secret is not used, and not shown.
         await link.multi([("set", layout.CLUSTER_SECRET, b"not a secret", stat.version)])
         with pytest.raises(StoreUnavailable, match="/cluster_secret is no cluster secret") as error:
             await members[1].store.cluster_secret(own(9))
@@ -330,7 +330,7 @@ async def test_epochs_are_asked_for_by_the_broker_and_raised_by_the_store(cluste
         asked = one.registration()._replace(epoch=token)
         first, _ = await answer(one.store.register, asked)
         assert first % (1 << 39) == token and first > token
-        # Begun again after a lost answer it is the same registration, whatever has happened in between.
+        # Restarted after a lost response it is the same registration, whatever has happened meanwhile.
         await other.register()
         assert (await answer(one.store.register, asked))[0] == first
         second, _ = await answer(one.store.register, asked._replace(incarnation="second", epoch=0))

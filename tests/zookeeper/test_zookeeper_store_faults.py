@@ -15,8 +15,9 @@ from ottla.runtime.zookeeper_store import SESSION_LOST
 
 
 async def expire(one: Member) -> None:
-    """End a member's session behind its back: a second client takes it over and closes it, unless the member is quicker
-    to take it back."""
+    """End a member's session behind its back: a second client takes it over and closes it, unless the member
+    is quicker to take it back.
+    """
     client = one.store._link._client
     host, port = client.hosts[0]
     session = client.client_id
@@ -28,7 +29,7 @@ async def expire(one: Member) -> None:
 
 def end_session(address: str, session: tuple[int, bytes]) -> None:
     thief = KazooClient(address, client_id=session, timeout=2)
-    # Once the session has ended, the thief gets none either.
+    # Once the session has ended, the second client gets none either.
     with contextlib.suppress(thief.handler.timeout_exception):
         thief.start(timeout=2)
     thief.stop()
@@ -79,7 +80,7 @@ async def test_an_append_of_unknown_outcome_is_in_the_log_once(
 async def test_an_append_of_unknown_outcome_of_a_deposed_controller(
     shared_zookeeper: LocalZookeeper, cluster: str, before: bool
 ) -> None:
-    """What it hears is what the log says: none of it if the request was lost, and all if only the answer was."""
+    """The result matches the log: not written if the request was lost, written if only the response was lost."""
     async with (
         proxy(shared_zookeeper.port) as between,
         member(through(between, cluster), 1) as one,
@@ -87,7 +88,7 @@ async def test_an_append_of_unknown_outcome_of_a_deposed_controller(
     ):
         epoch, _ = await one.claim()
         between.arm(b"/metadata/log/", before=before)
-        # It comes back only when another has taken over.
+        # It reconnects only after another controller has taken over.
         target, between.target_port = between.target_port, 1
         answer = one.propose(topic(1))
         await until(lambda: between.broken)
@@ -153,7 +154,7 @@ async def test_a_snapshot_in_the_middle_of_which_the_connection_breaks(
 
 
 @on_a_loop
-async def test_a_lost_session_loses_everything_and_registers_anew(cluster: str) -> None:
+async def test_an_expired_session_loses_everything_and_registers_again(cluster: str) -> None:
     async with member(cluster, 1) as one, member(cluster, 2) as two:
         first, _ = await one.register()
         await two.register()
@@ -164,7 +165,7 @@ async def test_a_lost_session_loses_everything_and_registers_anew(cluster: str) 
         await until(lambda: "back" in one.calls[one.calls.index("lost") :])
         tail = [call for call in one.calls if call in ("suspended", "lost", "back")]
         assert tail[-3:] == ["suspended", "lost", "back"]
-        # Told before it is back: it is not among the living any more.
+        # Reported before it is back: it is no live broker any more.
         after = one.calls[one.calls.index("lost") :]
         assert ("live", [2]) in after[: after.index("back")]
         await until(lambda: sorted(two.live) == [2])
@@ -180,16 +181,14 @@ async def test_a_lost_session_loses_everything_and_registers_anew(cluster: str) 
 
 
 @on_a_loop
-async def test_what_is_asked_at_the_news_of_being_back_is_begun_once(
-    cluster: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_requests_on_reconnect_are_started_once(cluster: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with member(cluster, 1) as one:
         await one.register()
         answers: list[object] = []
         asked = 0
 
         def back(_now_ms: int) -> None:
-            # More than once if the connection comes back before the session has ended.
+            # More than once if the connection is back before the session has ended.
             nonlocal asked
             asked += 1
             one.store.register(one.registration(incarnation="second"), lambda *got: answers.append(got))
@@ -197,7 +196,7 @@ async def test_what_is_asked_at_the_news_of_being_back_is_begun_once(
         monkeypatch.setattr(one, "store_back", back)
         await expire(one)
         await until(lambda: answers and len(answers) == asked)
-        # Whatever else was begun has had its turn once the store has answered this.
+        # When this is answered, earlier requests have been executed.
         assert (await one.claim())[1] is None
         assert await one.append(topic(1)) is None
         assert len(answers) == asked and one.said == []
@@ -215,7 +214,8 @@ async def test_an_append_whose_session_ends_is_answered_from_the_log(
     ):
         await one.claim()
         between.arm(b"/metadata/log/", before=before)
-        # kazoo comes back within a tenth of a second, so the thief has to be there first: the way back is barred.
+        # kazoo reconnects within a tenth of a second, so it is blocked until the second client has the
+        # session.
         target, between.target_port = between.target_port, 1
         answer = one.propose(topic(1))
         await until(lambda: between.broken and "suspended" in one.calls)
@@ -229,13 +229,13 @@ async def test_an_append_whose_session_ends_is_answered_from_the_log(
         assert "lost" in one.calls
         assert answer == ([SESSION_LOST] if before else [None])
         await until(lambda: one.records == two.records == ([] if before else [topic(1)]))
-        # Control went with the session.
+        # Control ended with the session.
         assert (await two.claim())[1] is None
 
 
 @on_a_loop
 async def test_nothing_of_a_session_that_ended_is_delivered(cluster: str) -> None:
-    """Changes that a dead session's watches would tell, made while it dies, arrive once: through the new one."""
+    """Changes while a session expires are reported once, by the watches of the new session."""
     async with member(cluster, 1) as one, member(cluster, 2) as two:
         await two.claim()
         for round_number in range(5):
@@ -288,7 +288,8 @@ async def test_a_paused_server_suspends_and_comes_back(zookeeper: LocalZookeeper
         assert not answer
         os.kill(zookeeper.pid, signal.SIGCONT)
         await until(lambda: answer and "back" in one.calls)
-        # A pause as long as the session may cost it; either way the answer is what the log says.
+        # A pause as long as the session timeout may end the session; in either case the result matches the
+        # log.
         assert one.records == ([topic(1)] if answer == [None] else [])
 
 
@@ -319,11 +320,11 @@ async def test_an_ensemble_survives_the_loss_of_its_leader(program: Program, tmp
             await asyncio.to_thread(leader.stop)
             assert await one.append(topic(2)) is None
             await until(lambda: one.records == two.records == [topic(1), topic(2)])
-            # Without their leader the others let go of their clients, until there is a new one.
+            # Without a leader the other servers drop their clients until there is a new one.
             await until(lambda: "back" in one.calls and "back" in two.calls)
             assert "lost" not in one.calls
             assert one.live[1].epoch == epoch
-            # It comes back, and then another one may go.
+            # It restarts, and then another one may stop.
             await asyncio.to_thread(leader.start)
     finally:
         ensemble.stop()

@@ -1,4 +1,4 @@
-"""TLS with PEM files that are valid for a century; tls/README.md says how they were made."""
+"""TLS with PEM files that are valid for a century; tls/README.md says how they were created."""
 
 import asyncio
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ PEM = Path(__file__).parent / "tls"
 
 
 def settings(port: int, **given: str) -> dict[str, Any]:
-    """As a broker has them that is configured with these."""
+    """The settings of a broker with this configuration."""
     properties = {
         "zookeeper.connect": f"127.0.0.1:{port}/tls",
         "zookeeper.session.timeout.ms": "6000",

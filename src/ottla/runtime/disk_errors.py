@@ -187,7 +187,7 @@ def render() -> str:
     lines = [
         "# Disk errors",
         "",
-        "<!-- Rendered by `python -m ottla.runtime.disk_errors`. Edit `src/ottla/runtime/disk_errors.py`. -->",
+        "<!-- Rendered by `python -m ottla.runtime.disk_errors`; edit src/ottla/runtime/disk_errors.py. -->",
         "",
         "The first table has the class of each errno, the second the broker's reaction at each call site.",
         "",

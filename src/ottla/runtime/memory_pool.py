@@ -70,7 +70,7 @@ class MemoryPool:
         #: Connections whose request waits for memory, with the bytes it needs; and the one that may exceed
         #: the limit.
         self.waiting: dict[RequestReader, int] = {}
-        self._favoured: RequestReader | None = None
+        self._exempt: RequestReader | None = None
         self._is_scheduled = False
         self._spare: list[bytearray] = []
 
@@ -80,11 +80,11 @@ class MemoryPool:
         """Charge a small request, or received bytes. Never refused, but may drop other requests."""
         self._frames[transport] = self._frames.get(transport, 0) + size
         self.used += size
-        if self.used + self._held() > self.limit and transport is not self._favoured:
+        if self.used + self._held() > self.limit and transport is not self._exempt:
             self._drop_largest(transport)
 
     def may_grow(self, transport: RequestReader, size: int) -> bool:
-        """Whether an unfinished request gets `size` more bytes now. If not, `go_on_growing` follows later."""
+        """Whether an unfinished request gets `size` more bytes now. If not, `memory_granted` follows."""
         if (
             self._frames.get(transport, 0) + size <= _SMALL_BYTES
             or transport.is_broker
@@ -96,10 +96,10 @@ class MemoryPool:
         return False
 
     def _is_free(self, transport: RequestReader, size: int) -> bool:
-        if self.used + self._held() + size <= self._large_limit or transport is self._favoured:
+        if self.used + self._held() + size <= self._large_limit or transport is self._exempt:
             return True
-        if self._favoured is None:
-            self._favoured = transport
+        if self._exempt is None:
+            self._exempt = transport
             return True
         return False
 
@@ -107,8 +107,8 @@ class MemoryPool:
         """The request is complete, or its connection closed."""
         self.used -= self._frames.pop(transport, 0)
         self.waiting.pop(transport, None)
-        if self._favoured is transport:
-            self._favoured = None
+        if self._exempt is transport:
+            self._exempt = None
         if self.waiting and not self._is_scheduled:
             self._is_scheduled = True
             self._loop.call_soon(self._grant)
@@ -123,7 +123,7 @@ class MemoryPool:
                 return
             del self.waiting[transport]
             self.charge(transport, size)
-            transport.go_on_growing(size)
+            transport.memory_granted(size)
 
     def _drop_largest(self, newcomer: RequestReader) -> None:
         """No memory is left even for small requests: drop the largest unfinished ones."""

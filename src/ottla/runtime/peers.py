@@ -341,16 +341,16 @@ class PeerConnection:
         self.active_ms = now_ms = peers.clock.now_ms()
         try:
             if frame is None:
-                answered = self._take(peers.view[:size], size)
+                answered = self._handle_responses(peers.view[:size], size)
             else:
-                answered = self._gather(frame, size)
+                answered = self._extend_partial(frame, size)
         except (MalformedMessage, struct.error, IndexError) as error:
             self.end(f"{self._name} sent an invalid response: {error}")
             answered = True  # perhaps an earlier response of the same read
         if answered:
             peers.turn(now_ms)
 
-    def _take(self, view: memoryview, size: int) -> bool:
+    def _handle_responses(self, view: memoryview, size: int) -> bool:
         """Hand over whole responses and keep the rest. True if there was a whole one."""
         if self._prefix:
             joined = self._prefix + bytes(view)
@@ -362,7 +362,7 @@ class PeerConnection:
                 raise MalformedMessage(f"a response of {length} bytes")
             start = at + 4
             if start + length > size:
-                self._begin(view[start:size], length)
+                self._start_partial(view[start:size], length)
                 return at > 0
             at = start + length
             self._answer(view[start:at])
@@ -371,7 +371,7 @@ class PeerConnection:
         self._prefix = bytes(view[at:size])
         return at > 0
 
-    def _begin(self, first: memoryview, length: int) -> None:
+    def _start_partial(self, first: memoryview, length: int) -> None:
         wanted = min(length, _FIRST_BYTES)
         frame, self._spare = self._spare, None
         if frame is None or len(frame) < wanted:
@@ -379,7 +379,7 @@ class PeerConnection:
         self._frame, self._size, self._have = frame, length, len(first)
         frame[: len(first)] = first
 
-    def _gather(self, frame: bytearray, size: int) -> bool:
+    def _extend_partial(self, frame: bytearray, size: int) -> bool:
         self._have += size
         if self._have < self._size:
             if self._have == len(frame):

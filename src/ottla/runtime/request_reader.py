@@ -114,7 +114,7 @@ class RequestReader:
                 except Exception as error:
                     runner.request_failed(self.connection, error)
             else:
-                self._take(runner.view[:size], size, now_ms)
+                self._handle_requests(runner.view[:size], size, now_ms)
         else:
             self._have += size
             if self._have == self._frame_size:
@@ -138,7 +138,7 @@ class RequestReader:
                     self.stop_reading()
         runner.turn(now_ms, False, frame or self)
 
-    def _take(self, view: memoryview, size: int, now_ms: int) -> None:
+    def _handle_requests(self, view: memoryview, size: int, now_ms: int) -> None:
         """Hand whole requests to the core; keep the rest."""
         if self._prefix:
             # The length prefix itself is split: rare enough to copy.
@@ -158,7 +158,7 @@ class RequestReader:
                 connection.has_large_answer = False
                 self._rest = memoryview(bytes(view[at:size]))
                 runner.memory_pool.charge(self, size - at)
-                self._later()
+                self._handle_rest_later()
                 return
             frames += 1
             length = _length(view, at)[0]
@@ -170,7 +170,7 @@ class RequestReader:
             start = at + 4
             at = start + length
             if at > size:
-                self._begin(view[start:size], length)
+                self._start_partial(view[start:size], length)
                 return
             try:
                 broker.receive(connection, view[start:at], now_ms)
@@ -181,26 +181,26 @@ class RequestReader:
         if at < size:
             self._prefix = bytes(view[at:size])
 
-    def _later(self) -> None:
+    def _handle_rest_later(self) -> None:
         """Handle the received requests after other connections had their turn and our responses have left."""
         self.runner.loop.remove_reader(self.fd)
-        self.runner.loop.call_soon(self._go_on)
+        self.runner.loop.call_soon(self._handle_rest)
 
-    def _go_on(self) -> None:
+    def _handle_rest(self) -> None:
         # While reading is stopped the requests stay; `resume` calls this again.
         if self.reading and not self._broken:
             rest, self._rest = self._rest, _NOTHING
             self.runner.memory_pool.release(self)
             now_ms = self.runner.clock.now_ms()
-            self._take(rest, len(rest), now_ms)
+            self._handle_requests(rest, len(rest), now_ms)
             self.runner.turn(now_ms, what="many requests of one client")
-            self._read_on()
+            self._resume_reader()
 
-    def _read_on(self) -> None:
+    def _resume_reader(self) -> None:
         if self.reading and not self._rest and not self._broken:
             self.runner.loop.add_reader(self.fd, self.readable)
 
-    def _begin(self, first: memoryview, length: int) -> None:
+    def _start_partial(self, first: memoryview, length: int) -> None:
         memory_pool = self.runner.memory_pool
         frame = memory_pool.buffer(length, min(length, max(_FIRST_BYTES, _FIRST_TIMES * len(first))))
         frame[: len(first)] = first
@@ -208,7 +208,7 @@ class RequestReader:
         self._marked_ms, self._marked_have = self.active_ms, 0
         memory_pool.charge(self, len(frame))
 
-    def go_on_growing(self, size: int) -> None:
+    def memory_granted(self, size: int) -> None:
         """The pool has memory for the request again."""
         if self._frame is not None and not self._broken:
             self._frame.extend(bytes(size))
@@ -248,7 +248,7 @@ class RequestReader:
         if not self.reading and not self.closing and not self._broken and not self.starved:
             self.reading = True
             if self._rest:
-                self.runner.loop.call_soon(self._go_on)
+                self.runner.loop.call_soon(self._handle_rest)
             else:
                 self.runner.loop.add_reader(self.fd, self.readable)
 

@@ -1,7 +1,7 @@
 """The znodes of a cluster in ZooKeeper: their paths and bytes. All are below the chroot.
 
     /cluster_id               persistent  the id of the cluster, created by its first broker
-    /cluster_secret           persistent  64 hexadecimal digits: the secret for authentication between brokers,
+    /cluster_secret           persistent  64 hexadecimal digits for the authentication between brokers,
                                           created by the first broker
     /brokers/ids              persistent  empty; every registration increases its version, so that no two
                                           interleave
@@ -11,8 +11,8 @@
     /controller_epoch         persistent  a number; every write of the controller checks its version
     /metadata/end             persistent  {"end": N, "snapshot": S}; watched by all brokers. S is -1 if there is
                                           no snapshot
-    /metadata/log/<first>     persistent  an entry: a head {"by", "epoch", "tag", "records"}, then one JSON
-                                          record per line
+    /metadata/log/<first>     persistent  an entry: a head {"by", "epoch", "tag", "records"}, then one
+                                          JSON record per line
     /metadata/snapshot/<S>    persistent  {"chunks": n}, empty until it is published by /metadata/end
     /metadata/snapshot/<S>/<chunk>        one JSON record per line
 

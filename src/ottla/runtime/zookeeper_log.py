@@ -256,7 +256,7 @@ class MetadataLog:
     # --- snapshots ------------------------------------------------------------------------------------------
 
     async def snapshot(self, records: Sequence[Record], offset: int) -> str | None:
-        """Write and publish a snapshot, and delete the entries that it replaces. Returns an error, or None."""
+        """Write and publish a snapshot, delete the entries that it replaces. Returns an error, or None."""
         if self.control is None:
             return NOT_CONTROLLER
         fence = ("check", layout.CONTROLLER_EPOCH, self.control.version)

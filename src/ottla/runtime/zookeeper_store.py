@@ -99,7 +99,7 @@ class ZookeeperStore:
     async def close(self) -> None:
         """End the session, which gives up the registration and the controller role at once."""
         self._closed = True
-        self._cut()
+        self._cancel_tasks()
         self._refuse_requests(CLOSED)
         self._log.refuse(CLOSED)
         await self._link.close()
@@ -190,7 +190,7 @@ class ZookeeperStore:
         request = _Request(work, answer, refuse)
         self._requests.append(request)
         if self._ready:
-            self._begin(self._perform, request)
+            self._start_task(self._perform, request)
 
     async def _perform(self, request: _Request) -> None:
         try:
@@ -214,10 +214,10 @@ class ZookeeperStore:
     def _state_changed(self, state: str) -> None:
         if self._closed:
             return
-        self._cut()
+        self._cancel_tasks()
         was_ready, self._ready = self._ready, False
         if state == KazooState.CONNECTED:
-            self._begin(self._resume)
+            self._start_task(self._resume)
         elif state == KazooState.SUSPENDED:
             if was_ready:
                 self._events.store_suspended(self._now_ms())
@@ -252,23 +252,23 @@ class ZookeeperStore:
             self._events.store_back(self._now_ms())
         else:
             self._opened.set_result(None)
-        self._begin(_follow, log_moved, self._log.catch_up)
-        self._begin(_follow, brokers_moved, self._members.read_brokers)
-        self._begin(_follow, controller_moved, self._members.read_controller)
-        self._begin(self._log.write)
+        self._start_task(_follow, log_moved, self._log.catch_up)
+        self._start_task(_follow, brokers_moved, self._members.read_brokers)
+        self._start_task(_follow, controller_moved, self._members.read_controller)
+        self._start_task(self._log.write)
         for request in left:
-            self._begin(self._perform, request)
+            self._start_task(self._perform, request)
 
     async def _resume_later(self) -> None:
         await asyncio.sleep(_RETRY_S)
         await self._resume()
 
-    def _begin(self, work: Callable[..., Awaitable[None]], *arguments: object) -> None:
+    def _start_task(self, work: Callable[..., Awaitable[None]], *arguments: object) -> None:
         task = self._loop.create_task(self._guard(work, *arguments))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _cut(self) -> None:
+    def _cancel_tasks(self) -> None:
         tasks, self._tasks = self._tasks, set()
         for task in tasks:
             if task is not asyncio.current_task():
@@ -288,11 +288,11 @@ class ZookeeperStore:
             self._say(
                 f"cannot use the metadata in ZooKeeper, retrying: {type(error).__name__}: {in_words(error)}"
             )
-            self._cut()
+            self._cancel_tasks()
             if self._ready:
                 self._ready = False
                 self._events.store_suspended(self._now_ms())
-            self._begin(self._resume_later)
+            self._start_task(self._resume_later)
 
 
 async def _follow(moved: asyncio.Event, read: Callable[[asyncio.Event], Awaitable[None]]) -> None:
