@@ -1,9 +1,10 @@
-"""`python -m testkit.sim [--cluster] [SEEDS]`: run seeds, and for each that fails say how to see it again.
+"""`python -m testkit.sim [--cluster] [SEEDS]`: run seeds, and print for each failure the command that replays
+it.
 
-Without `--cluster` the seeds are of one node on a disk that loses its power, with it of a cluster
+Without `--cluster` a seed is one node on a disk with power cuts (`scenario.py`), with it a cluster
 (`cluster.py`).
 
-SEEDS is a number, a range (1-200), or several of either; without any, a hundred fresh ones.
+SEEDS is a number, a range (1-200), or several of either. The default is a hundred random seeds.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""An administrator: creates topics, deletes them, creates others of the same name, deletes records, moves
+"""An admin client: creates and deletes topics, recreates them under the same name, deletes records, and moves
 partitions between log directories.
 
-When its connection breaks in the middle, it does not know what became of its request; it asks for the
-metadata until it does. Until then nobody counts on the topic in question.
+When its connection breaks, the outcome of its request is unknown; it requests metadata until it knows. Until
+then no client relies on the topic.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ANY_START: Final = 1 << 62
 
 
 class Kind(NamedTuple):
-    """A name and what topics of this name are like."""
+    """A name, and the properties of its topics."""
 
     name: str
     partitions: int
@@ -37,13 +37,13 @@ class Admin(Client):
         self._kinds = kinds
         self._log_dirs = log_dirs
         self._pause_ms = pause_ms
-        #: Names whose last request has no answer.
+        #: Names whose last request has no response.
         self.unknown: dict[str, Kind] = {}
         self._generation = 0
 
     def connected(self) -> None:
         self._generation += 1
-        # A request of the connection before may still be on its way to the metadata log.
+        # A request of the previous connection may still be on its way to the metadata log.
         self._soon(500 if self.unknown else 1, self._look)
 
     def _soon(self, delay_ms: int, action: Callable[[], None]) -> None:

@@ -1,9 +1,7 @@
-"""An administrator of a cluster: creates topics and deletes them, elects preferred leaders, moves replicas to
-other brokers.
+"""An admin client of a cluster: creates and deletes topics, elects preferred leaders, reassigns replicas.
 
-It asks any broker, and often does not learn what became of it: a topic that it asked for is one once the
-metadata has it, and one that it asked to be deleted is nobody's business any more, unless the answer was yes:
-then it may not be there at the end.
+It asks any broker, and often does not learn the outcome. A topic exists once the metadata has it. A topic
+whose deletion was requested is ignored. If the deletion was acknowledged, the topic must be gone at the end.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ _PARTITIONS_MAX: Final = 4
 
 
 class ClusterKind(NamedTuple):
-    """What topics of a name are like."""
+    """The properties of the topics of a name."""
 
     name: str
     partitions: int
@@ -40,7 +38,7 @@ class ClusterAdmin(Actor):
         self._grows = grows
         self._kinds = {kind.name: kind for kind in kinds}
         self._pause_ms = pause_ms
-        #: Topics whose deletion was granted.
+        #: Topics whose deletion was acknowledged.
         self.deleted: dict[bytes, None] = {}
 
     def begin(self) -> None:
@@ -72,7 +70,7 @@ class ClusterAdmin(Actor):
             self._next()
 
     def adopt(self) -> None:
-        """Take on what the metadata has and nobody has heard of."""
+        """Add topics that are new in the metadata."""
         for name, topic_id in self.ids.items():
             if topic_id not in self.common.topics and name in self._kinds and topic_id not in self.deleted:
                 kind = self._kinds[name]

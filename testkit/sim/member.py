@@ -1,9 +1,9 @@
-"""A broker of a cluster in the simulation: a SimNode with the store, the network and other brokers around it.
+"""A broker of a simulated cluster: a SimNode with store, network and other brokers.
 
-It starts as `server/node.py` starts one: the store is read, the core started with what it says, then clients
-are let in and the broker joins. It can be paused (everything that arrives waits, and happens at once when it
-runs again), killed, cut from its power together with its disk's cache, and stopped in order. A member is one
-life; the machine (`cluster.py`) has the next.
+It starts as in `server/node.py`: the store is read, the core is started with its content, clients are
+accepted, and the broker joins. It can be paused (arriving events wait, and happen at once when it resumes),
+killed, cut from its power together with its disk cache, and shut down. A member is one incarnation; the
+machine (`cluster.py`) has the next.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Member(SimNode):
         self.ensemble = ensemble
         self.node_id = config.node_id
         self.place = network.place_of(config.node_id)
-        #: Called after each turn, for who looks at the core's state.
+        #: Called after each turn, for checks of the core's state.
         self._on_turn = on_turn
         self.started = False
         self.joined = False
@@ -50,7 +50,7 @@ class Member(SimNode):
         self._lanes: dict[tuple[int, str, int, Any], Lane] = {}
         self._watches: dict[int, tuple[tuple[str, int], Watch]] = {}
         self._ghosts: list[Wire] = []
-        #: What came before the core was started.
+        #: What arrived before the core was started.
         self._records: list[Record] = []
         self._live: Mapping[int, Registration] = {}
         self._controller = (-1, 0)
@@ -69,7 +69,7 @@ class Member(SimNode):
     # --- life -------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """The process starts; it serves clients once the store has told it what there is."""
+        """The process starts; it serves clients once it has read the store."""
         self.place.life += 1
         self.place.state = "running"
         self.place.inbox.clear()
@@ -104,7 +104,7 @@ class Member(SimNode):
         self.client.pause()
 
     def resume(self) -> None:
-        """Everything that arrived meanwhile happens at once, and then it finds out about the store."""
+        """Everything that arrived meanwhile happens at once; then it notices the state of the store."""
         self.place.state = "running"
         inbox, self.place.inbox = self.place.inbox, []
         for action in inbox:
@@ -124,7 +124,7 @@ class Member(SimNode):
             link.die()
 
     def lose_power(self) -> None:
-        """What the disk has not synced is gone with it."""
+        """Unsynced data is lost with it."""
         if self.alive:
             self._leave_network("off")
             wires = [lane.wire for lane in self._lanes.values()]
@@ -137,7 +137,7 @@ class Member(SimNode):
         self.disk.crash()
 
     def power_returns(self) -> None:
-        """The machine is on again, with nothing running: what thought to be connected with it finds out."""
+        """The machine is on again, without a process: peers with open connections notice."""
         self.place.state = "gone"
         ghosts, self._ghosts = self._ghosts, []
         for wire in ghosts:
@@ -152,7 +152,7 @@ class Member(SimNode):
         self.client.die()
 
     def stop_later(self, stopped: Callable[[], None]) -> None:
-        """A clean stop: others take over what it leads, then it closes everything."""
+        """A clean shutdown: others take over leadership, then everything is closed."""
         self.stopping = True
 
         def left() -> None:
@@ -273,7 +273,7 @@ class Member(SimNode):
             self._then_turn(self.refuse)(node_id)
 
     def refuse(self, node_id: int) -> None:
-        """A watched broker's port refuses; or somebody is mistaken about it."""
+        """The port of a watched broker refuses connections, or the watch is mistaken."""
         self.world.tell(f"b{self.node_id}: the port of broker {node_id} refuses")
         self.broker.refused(node_id, self.world.now_ms)
 

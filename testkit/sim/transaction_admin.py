@@ -1,6 +1,7 @@
-"""An administrator of what transactions are written to: creates the topics, moves their partitions and those
-of coordinators to other brokers, and deletes one of the topics again and again, whatever is under way there.
-It also lets requests of producers that are gone arrive late.
+"""An admin client for transactions: creates topics, reassigns their partitions and those of coordinators, and
+deletes one topic again and again.
+
+It also lets requests of former producers arrive late.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _PAUSE_MS: Final = 6500
 
 
 class TransactionAdmin(Scripted):
-    """`topics`: by name, how many partitions and which configs; `brief` is the one that is deleted."""
+    """`topics`: number of partitions and configs by name; `brief` is the one that is deleted."""
 
     def __init__(self, common: Common, topics: Mapping[str, tuple[int, dict[str, str]]], brief: str) -> None:
         super().__init__(common, "clerk")
@@ -52,9 +53,7 @@ class TransactionAdmin(Scripted):
                 await self._move()
 
     async def _repeat(self, marker: LateMarker) -> None:
-        """A marker arrives once more, from a coordinator that is one no more or has repeated itself; it must
-        be refused.
-        """
+        """A marker arrives once more, from a former coordinator or as a duplicate; it must be refused."""
         topic_id, number = marker.place
         name = next(name for name, known in self.ids.items() if known == topic_id)
         leader = self.leaders[marker.place]
@@ -77,7 +76,7 @@ class TransactionAdmin(Scripted):
             raise Anomaly("late-marker", f"{name}-{number} takes {marker}, after later ones")
 
     async def haunt(self, ghost: Ghost) -> None:
-        """Let a request of somebody who is gone arrive now."""
+        """Let a request of a former producer arrive now."""
         who, place = ghost.who, ghost.place
         for _ in range(3):
             await self.refreshed()
