@@ -288,7 +288,7 @@ class Case:
 
     def _check_words(self, words: str) -> None:
         if "\n" in words or str(self.path) not in words:
-            raise Failed(f"a refusal that does not say in one line what is wrong where: {words!r}")
+            raise Failed(f"a refusal without one line that names the file and the problem: {words!r}")
 
     def _read(self, harness: Harness, tally: Tally) -> set[tuple[str, int]]:
         """Compare every partition with what was written; returns the partitions that can be read to their
@@ -389,7 +389,7 @@ class Case:
             row = harness.produce(topic, partition, encode_batch([Record(0, harness.now_ms, b"k", value)]))
             if row.error_code.value:
                 raise _Unserved(
-                    f"{topic}-{partition} takes no record any more: {row.error_code} {row.error_message}"
+                    f"{topic}-{partition} accepts no record any more: {row.error_code} {row.error_message}"
                 )
             added[topic, partition] = row.base_offset, value
             self._find(harness, topic, partition, *added[topic, partition])
@@ -408,7 +408,7 @@ class Case:
             try:
                 harness.start()
             except REFUSALS as refusal:
-                raise Failed(f"the first start went well, the next does not: {refusal}") from refusal
+                raise Failed(f"the first start succeeded, the next one fails: {refusal}") from refusal
             for (topic, partition), (offset, value) in added.items():
                 self._find(harness, topic, partition, offset, value)
         finally:

@@ -253,7 +253,7 @@ class Scenario:
             self.disk.full = True
 
             def room() -> None:
-                self.world.tell("fault: there is room again")
+                self.world.tell("fault: there is disk space again")
                 self.disk.full = False
 
             self.world.later(500 + self.world.below(3000), room)

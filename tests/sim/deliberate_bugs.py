@@ -1,9 +1,9 @@
 """Bugs that are patched into the core, each of which the simulator must find within a few seeds.
 
-Nothing in `src/` knows of these. A bug that is found later than its bound, or not at all, means that the
-simulator has become blind to it: then faults, clients or invariants have to be mended, not the bound. Those
-that are found at once are tried by `tests/sim/test_deliberate_bugs.py`, the others by
-`tests/chaos/test_deliberate_bugs.py`.
+Nothing in `src/` knows them. A bug that is found later than its bound, or not at all, means that the
+simulator has become blind to it. Then repair faults, clients or invariants, not the bound.
+`tests/sim/test_deliberate_bugs.py` tries the bugs that are found at once,
+`tests/chaos/test_deliberate_bugs.py` the others.
 """
 
 from collections.abc import Callable
@@ -44,7 +44,7 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 
 
 def truncate_by_high_watermark(patch: pytest.MonkeyPatch) -> None:
-    """R1: whoever begins to follow cuts its log to its own high watermark, as before KIP-101."""
+    """R1: a new follower truncates its log to its own high watermark, as before KIP-101."""
     add = ReplicaFetcher.add
 
     def cut_and_add(self: ReplicaFetcher, following: FollowerState) -> None:
@@ -57,12 +57,12 @@ def truncate_by_high_watermark(patch: pytest.MonkeyPatch) -> None:
 
 
 def acknowledge_before_the_isr_has_it(patch: pytest.MonkeyPatch) -> None:
-    """R3: the leader's own log decides."""
+    """R3: the leader's log end is the high watermark."""
     patch.setattr(LeaderState, "bound", lambda _self, end: end)
 
 
 def shrink_the_isr_without_the_store(patch: pytest.MonkeyPatch) -> None:
-    """R4: the leader leaves out who lags behind, and asks nobody."""
+    """R4: the leader removes slow followers from the ISR by itself."""
     want = ReplicaRoles._want
 
     def shrink(self: ReplicaRoles, replica: Replica, members: tuple[int, ...]) -> None:
@@ -78,12 +78,12 @@ def shrink_the_isr_without_the_store(patch: pytest.MonkeyPatch) -> None:
 
 
 def skip_the_controllers_fence(patch: pytest.MonkeyPatch) -> None:
-    """R6: a controller that was replaced still writes."""
+    """R6: a former controller can still write."""
     patch.setattr(Ensemble, "is_controller_epoch", lambda _self, _epoch: True)
 
 
 def trust_an_unclean_restart(patch: pytest.MonkeyPatch) -> None:
-    """R7: every broker says that its last life ended well."""
+    """R7: every broker claims a clean shutdown."""
     join = BrokerLifecycle.join
 
     def join_as_if_clean(self: BrokerLifecycle, now_ms: int, done: Any) -> None:
@@ -100,12 +100,12 @@ def trust_an_unclean_restart(patch: pytest.MonkeyPatch) -> None:
 
 
 def forget_an_epoch_without_records(patch: pytest.MonkeyPatch) -> None:
-    """R1: an epoch in which nothing was written leaves no trace in its leader's log."""
+    """R1: an epoch without records is not stored in its leader's log."""
     patch.setattr(PartitionLog, "lead", lambda _self, _epoch: None)
 
 
 def commit_with_too_few(patch: pytest.MonkeyPatch) -> None:
-    """R3: the high watermark moves although the ISR is smaller than `min.insync.replicas`."""
+    """R3: the high watermark advances although the ISR is smaller than `min.insync.replicas`."""
 
     def bound(self: LeaderState, end: int) -> int:
         return min(end, *(follower.end for follower in self.counted), end)
@@ -114,7 +114,7 @@ def commit_with_too_few(patch: pytest.MonkeyPatch) -> None:
 
 
 def report_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
-    """R11: a follower fetches on before what it has is synced."""
+    """R11: a follower fetches further before its records are synced."""
     patch.setattr(ReplicaFetcher, "wait_for", lambda _self, _replica: None)
 
 
@@ -122,7 +122,7 @@ def report_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
 
 
 def answer_before_it_counts(patch: pytest.MonkeyPatch) -> None:
-    """A commit, or whatever else a coordinator writes, is answered before the high watermark has passed it."""
+    """A coordinator answers a commit, or any other write, before the high watermark has passed it."""
     decided = CoordinatorPartition.decided
 
     def answer_at_once(self: CoordinatorPartition, decision: Decision[Any]) -> None:
@@ -134,7 +134,7 @@ def answer_before_it_counts(patch: pytest.MonkeyPatch) -> None:
 
 
 def read_what_may_be_lost(patch: pytest.MonkeyPatch) -> None:
-    """What was written is shown before it counts."""
+    """Written state is visible before it is committed."""
     decided = CoordinatorPartition.decided
 
     def show(self: CoordinatorPartition, decision: Decision[Any]) -> None:
@@ -150,7 +150,7 @@ def serve_an_empty_shard(patch: pytest.MonkeyPatch) -> None:
 
 
 def commit_in_any_generation(patch: pytest.MonkeyPatch) -> None:
-    """A member commits whatever generation it is in."""
+    """A member can commit in any generation."""
     check = Classic.check_commit
 
     def check_commit(
@@ -162,28 +162,28 @@ def commit_in_any_generation(patch: pytest.MonkeyPatch) -> None:
 
 
 def commit_in_any_epoch(patch: pytest.MonkeyPatch) -> None:
-    """Anybody commits, in any epoch (KIP-848)."""
+    """Any member can commit, in any epoch (KIP-848)."""
     patch.setattr(Consumer, "check_epoch", lambda *_arguments: ErrorCode.NONE)
 
 
 def give_what_another_still_has(patch: pytest.MonkeyPatch) -> None:
-    """A member's partitions are another's before it has let go."""
+    """A member's partitions are assigned to another before they are revoked."""
     patch.setattr(ConsumerGroup, "free_for", lambda _self, _member_id: lambda places: places)
 
 
 def begin_no_sessions_after_loading(patch: pytest.MonkeyPatch) -> None:
-    """Members that never come back to a new coordinator are kept for ever."""
+    """Members that never return to a new coordinator are kept."""
     patch.setattr(Classic, "resume", lambda *_arguments: None)
     patch.setattr(ConsumerMembership, "resume", lambda *_arguments, **_more: None)
 
 
 def begin_a_generation_without_those_who_are_late(patch: pytest.MonkeyPatch) -> None:
-    """A rebalance waits for nobody: whoever has joined makes the next generation."""
+    """A rebalance waits for nobody: the members that have joined make the next generation."""
     patch.setattr(Group, "has_all_joined", property(lambda self: True))
 
 
 def hand_out_an_unwritten_assignment(patch: pytest.MonkeyPatch) -> None:
-    """The leader's assignment is not written down."""
+    """The leader's assignment is not stored."""
     assign = Rebalancing.assign
 
     def forget(self: Rebalancing, *arguments: Any) -> None:
@@ -209,7 +209,7 @@ def hand_out_an_unwritten_assignment(patch: pytest.MonkeyPatch) -> None:
 
 
 def count_markers_that_were_not_written(patch: pytest.MonkeyPatch) -> None:
-    """R18: whatever a broker says of its markers, or if it says nothing, they count as written."""
+    """R18: markers are treated as written, whatever the broker answers, or without an answer."""
     answered = Completing.answered
 
     def believe(self: Completing, owed: Owed, _codes: Any) -> None:
@@ -219,12 +219,12 @@ def count_markers_that_were_not_written(patch: pytest.MonkeyPatch) -> None:
 
 
 def leave_an_end_to_who_decided_it(patch: pytest.MonkeyPatch) -> None:
-    """R18: a coordinator that loads PrepareCommit or PrepareAbort does not go on with it."""
+    """R18: a coordinator that loads PrepareCommit or PrepareAbort does not complete it."""
     patch.setattr(TransactionShard, "_go_on_with", lambda _self, _prepared: None)
 
 
 def carry_out_an_end_before_it_counts(patch: pytest.MonkeyPatch) -> None:
-    """R18: markers are sent as soon as Prepare… is decided."""
+    """R18: markers are sent before Prepare… is committed."""
     write = TransactionShard.write
 
     def write_and_go_on(self: TransactionShard, records: Any, answers: Any = ()) -> None:
@@ -237,7 +237,7 @@ def carry_out_an_end_before_it_counts(patch: pytest.MonkeyPatch) -> None:
 
 
 def verify_nothing(patch: pytest.MonkeyPatch) -> None:
-    """R17: the leader takes it for granted that partitions were added (version 1)."""
+    """R17: the leader assumes that partitions were added (transactions v1)."""
     verify = TxnVerification.verify
 
     def believe(self: TxnVerification, producer: Any, replicas: Any, *, adds: bool, done: Any) -> None:
@@ -255,17 +255,17 @@ def read_beyond_the_last_stable_offset(patch: pytest.MonkeyPatch) -> None:
 
 
 def tell_nobody_of_aborted_transactions(patch: pytest.MonkeyPatch) -> None:
-    """R19: an answer has no list of them."""
+    """R19: a response has no list of aborted transactions."""
     patch.setattr(PartitionLog, "aborted", lambda *_arguments: [])
 
 
 def keep_the_epoch(patch: pytest.MonkeyPatch) -> None:
-    """R17: the end of a transaction of version 2 does not raise the epoch."""
+    """R17: the end of a transaction v2 does not raise the epoch."""
     patch.setattr(end_txn, "min", lambda raised, _most: raised - 1, raising=False)
 
 
 def take_markers_of_any_coordinator(patch: pytest.MonkeyPatch) -> None:
-    """R18: nobody looks at the epoch of the coordinator that sends a marker."""
+    """R18: the coordinator epoch of a marker is not checked."""
     check = LogProducers.check_marker
 
     def check_marker(
@@ -277,25 +277,23 @@ def take_markers_of_any_coordinator(patch: pytest.MonkeyPatch) -> None:
 
 
 def take_markers_of_any_epoch(patch: pytest.MonkeyPatch) -> None:
-    """R17: a marker may be that of an earlier transaction of its producer."""
+    """R17: a marker may belong to an earlier transaction of its producer."""
     patch.setattr(LogProducers, "check_marker", lambda *_arguments, **_more: None)
 
 
 def forget_pending_offsets(patch: pytest.MonkeyPatch) -> None:
-    """R16: a coordinator of groups that loads passes over what awaits a marker."""
+    """R16: a group coordinator that loads ignores pending transactional offsets."""
     patch.setattr(GroupPartition, "replay_transactional", lambda *_arguments: None)
 
 
 def wait_for_ever(patch: pytest.MonkeyPatch) -> None:
-    """R19: transactions whose time is over go on. It shows where a producer dies for good with an open
-    transaction.
-    """
+    """R19: transactions do not time out. It shows if a producer dies for good with an open transaction."""
     patch.setattr(Ending, "abort_timed_out", lambda *_arguments: True)
     patch.setattr(Desk, "killed_at_last", 1.0)
 
 
 def fence_nobody(patch: pytest.MonkeyPatch) -> None:
-    """R15: who comes under a known name has the epoch of the one before."""
+    """R15: a new producer of a known transactional id gets the epoch of the previous one."""
     standing = Transaction.standing
 
     def same(self: Transaction, producer_id: int, producer_epoch: int) -> Standing:
@@ -324,14 +322,14 @@ _MOVES = ClusterOptions(
     transactions=False,
     kinds=("kill", "suspect", "isolate", "one_way", "stop"),
 )
-#: Coordinators write what nobody fetches, and are deposed before they hear of it.
+#: Coordinators write without followers, and are deposed before they know it.
 _CUTS = ClusterOptions(
     brokers=3, faults=60, groups=True, transactions=False, kinds=("one_way", "isolate", "split", "suspect")
 )
 
 
 _TRANSACTIONS = ClusterOptions(brokers=3, transactions=True, groups=False)
-#: Coordinators and leaders move again and again, and what they were asked arrives late.
+#: Coordinators and leaders move again and again, and requests to them arrive late.
 _ENDS = ClusterOptions(
     brokers=3, faults=40, transactions=True, groups=False,
     kinds=("kill", "suspect", "isolate", "one_way", "stop", "cut_client", "pause"),
@@ -340,7 +338,7 @@ _ENDS = ClusterOptions(
 
 class Bug(NamedTuple):
     patch: Patch
-    #: Found in this many seeds, several times over when it was set: stories change with whatever is changed.
+    #: A multiple of the seeds that it took when the bound was set: runs change with the code.
     seeds_max: int
     options: ClusterOptions = ClusterOptions(transactions=False)
 
@@ -378,7 +376,7 @@ BUGS = (
 )
 
 
-#: Bugs that take so few seeds at most are looked for with every change.
+#: Bugs that need at most this many seeds are searched for with every change.
 _FEW = 5
 FOUND_AT_ONCE = tuple(bug for bug in BUGS if bug.seeds_max <= _FEW)
 FOUND_LATER = tuple(bug for bug in BUGS if bug.seeds_max > _FEW)
@@ -395,7 +393,7 @@ WITHOUT_BUGS = {
 
 
 def find(bug: Bug, patch: pytest.MonkeyPatch) -> None:
-    """Fails unless the bug is found in as many seeds as it may take."""
+    """Fails unless the bug is found within its bound of seeds."""
     bug.patch(patch)
     for seed in range(1, bug.seeds_max + 1):
         try:

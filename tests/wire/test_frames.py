@@ -103,7 +103,7 @@ def test_an_unanswered_request_expects_nothing() -> None:
 def test_an_answer_out_of_order_is_malformed(received: bytes) -> None:
     connection = ClientConnection("c")
     connection.request(METADATA, LEGACY, b"")
-    with pytest.raises(MalformedMessage, match="answer to request"):
+    with pytest.raises(MalformedMessage, match="response to request"):
         connection.feed(received)
 
 
