@@ -86,7 +86,7 @@ class ClassicReader(GroupReader):
                 {"name": _COOPERATIVE if self._is_cooperative else _EAGER, "metadata": encode_subscription(said)}
             ],
         }  # fmt: skip
-        self.tell(f"joins as {self._member_id or 'somebody new'}")
+        self.log(f"joins as {self._member_id or 'somebody new'}")
 
         def answered(response: Any | None) -> None:
             if attempt == self._attempt:
@@ -110,7 +110,7 @@ class ClassicReader(GroupReader):
     def _failed(self, code: int | None) -> None:
         """Start again, with the state that the error leaves."""
         if code == ErrorCode.FENCED_INSTANCE_ID:
-            self.tell("is fenced")
+            self.log("is fenced")
             self.give_up()
             self.is_fenced = True
             return
@@ -154,7 +154,7 @@ class ClassicReader(GroupReader):
                     {"member_id": member_id, "assignment": encode_assignment(places)}
                     for member_id, places in given.items()
                 ]
-                self.tell(f"assigns in {self._generation}: {given}")
+                self.log(f"assigns in {self._generation}: {given}")
         attempt, sent_ms, asked = self._attempt, self.world.now_ms, self.story.ownership.generation
         body = {
             "group_id": self.story.group_id, "generation_id": self._generation, "member_id": self._member_id,
@@ -173,7 +173,7 @@ class ClassicReader(GroupReader):
         self.client.ask(ApiKey.SYNC_GROUP, body, answered)
 
     def _synced(self, assigned: tuple[Named, ...], sent_ms: int, asked: int) -> None:
-        self.tell(f"has in {self._generation}: {assigned}")
+        self.log(f"has in {self._generation}: {assigned}")
         if self.client.is_sure:
             self.story.ownership.synced(self.who, asked, self._generation, assigned)
         self._is_stable = True
@@ -225,7 +225,7 @@ class ClassicReader(GroupReader):
             elif code == ErrorCode.REBALANCE_IN_PROGRESS:
                 self._rejoin(attempt)
             else:
-                self.tell(f"hears {code!r}")
+                self.log(f"hears {code!r}")
                 if code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
                     self.story.ownership.is_out(self.who, self.world.now_ms, repr(code))
                 self._failed(code)
@@ -252,7 +252,7 @@ class ClassicReader(GroupReader):
                 self.client.is_sure = False
                 self._resolve(now_ms)
                 if self._made_for is not None and self._made_for != self._topics():
-                    self.tell("leads, and the topics have changed")
+                    self.log("leads, and the topics have changed")
                     self._join()
             self._look_later()
 

@@ -95,8 +95,8 @@ class Machine:
         world = cluster.world
         self.node_id = node_id
         self.name = f"b{node_id}"
-        tell = (lambda text: world.tell(f"{self.name} {text}")) if world.disk_traced else None
-        self.disk = SimDisk(world.random, strict=world.chance(0.5), tell=tell)
+        log = (lambda text: world.log(f"{self.name} {text}")) if world.disk_traced else None
+        self.disk = SimDisk(world.random, strict=world.chance(0.5), log=log)
         self.disk.make_dir(DATA_DIR.rpartition("/")[0])
         self.disk.sync_dir("/")
         self.member: Member | None = None
@@ -127,7 +127,7 @@ class Machine:
             self._ghost.power_returns()
             self._ghost = None
         self.disk.heal()
-        cluster.world.tell(f"{self.name}: --- starts")
+        cluster.world.log(f"{self.name}: --- starts")
         self.member = Member(
             cluster.world,
             self.disk,
@@ -150,7 +150,7 @@ class Machine:
     def lose_power(self) -> None:
         member, self.member = self.member, None
         if member is not None:
-            self._cluster.world.tell(f"{self.name}: --- the power is cut")
+            self._cluster.world.log(f"{self.name}: --- the power is cut")
             self._cluster.invariants.gone(member, lost_power=True)
             self.disk.cut_after = None
             member.lose_power()
@@ -253,7 +253,7 @@ class Cluster:
         except Exception as error:
             # An exception that leaves the core is a bug of the core.
             where = traceback.extract_tb(error.__traceback__)[-1]
-            self.world.tell("".join(traceback.format_exception(error)))
+            self.world.log("".join(traceback.format_exception(error)))
             raise self._failure("crash", f"{error!r} at {where.filename}:{where.lineno}") from error
         self.outcome.events = self.world.events
         self.outcome.trace = self.world.trace
@@ -305,7 +305,7 @@ class Cluster:
             self.outcome.faults[self.faults.happen()] += 1
 
     def _heal(self) -> None:
-        self.world.tell("--- everything is mended")
+        self.world.log("--- everything is mended")
         self.is_healed = True
         self.common.is_open = False
         self.ensemble.is_down = False

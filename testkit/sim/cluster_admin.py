@@ -76,18 +76,18 @@ class ClusterAdmin(Actor):
                 kind = self._kinds[name]
                 topic = Topic(name, topic_id, kind.partitions, is_durable=True, is_compacted=False)
                 self.common.topics[topic_id] = topic
-                self.world.tell(f"admin: topic {name} is {topic_id.hex()} {kind.configs}")
+                self.world.log(f"admin: topic {name} is {topic_id.hex()} {kind.configs}")
         if self._grows:
             for topic_id, number in self.leaders:
                 if topic_id in self.common.topics:
                     self.common.topics[topic_id].grow(number + 1)
 
     def _create(self, kind: ClusterKind) -> None:
-        self.world.tell(f"admin: create {kind.name}")
+        self.world.log(f"admin: create {kind.name}")
 
         def answered(response: Any | None) -> None:
             if response is not None:
-                self.world.tell(f"admin: {kind.name}: {response.topics[0].error_code!r}")
+                self.world.log(f"admin: {kind.name}: {response.topics[0].error_code!r}")
             self._next(100)
 
         configs = [{"name": name, "value": value} for name, value in kind.configs.items()]
@@ -98,12 +98,12 @@ class ClusterAdmin(Actor):
         self.ask(self.any_broker(), ApiKey.CREATE_TOPICS, {"topics": [topic]}, answered)
 
     def _delete(self, topic: Topic) -> None:
-        self.world.tell(f"admin: delete {topic.name} {topic.topic_id.hex()}")
+        self.world.log(f"admin: delete {topic.name} {topic.topic_id.hex()}")
         topic.live = False
 
         def answered(response: Any | None) -> None:
             if response is not None and response.responses[0].error_code == 0:
-                self.world.tell(f"admin: {topic.name} {topic.topic_id.hex()} is deleted")
+                self.world.log(f"admin: {topic.name} {topic.topic_id.hex()} is deleted")
                 self.deleted[topic.topic_id] = None
             self._next()
 
@@ -115,11 +115,11 @@ class ClusterAdmin(Actor):
         if count > _PARTITIONS_MAX:
             self._next()
             return
-        self.world.tell(f"admin: {topic.name} gets {count} partitions")
+        self.world.log(f"admin: {topic.name} gets {count} partitions")
 
         def answered(response: Any | None) -> None:
             if response is not None:
-                self.world.tell(f"admin: {topic.name}: {response.results[0].error_code!r}")
+                self.world.log(f"admin: {topic.name}: {response.results[0].error_code!r}")
             self._next(100)
 
         rows = [{"name": topic.name, "count": count, "assignments": None}]
@@ -127,7 +127,7 @@ class ClusterAdmin(Actor):
         self.ask(self.any_broker(), ApiKey.CREATE_PARTITIONS, body, answered)
 
     def _elect(self) -> None:
-        self.world.tell("admin: elect preferred leaders")
+        self.world.log("admin: elect preferred leaders")
         body = {"election_type": 0, "topic_partitions": None, "timeout": 1000}
         self.ask(self.any_broker(), ApiKey.ELECT_LEADERS, body, self._answered("elect"))
 
@@ -136,7 +136,7 @@ class ClusterAdmin(Actor):
         brokers = list(self.common.brokers)
         self.world.random.shuffle(brokers)
         replicas = brokers[: self._kinds[topic.name].replicas]
-        self.world.tell(f"admin: move {topic.name}-{at} to {replicas}")
+        self.world.log(f"admin: move {topic.name}-{at} to {replicas}")
         rows = [{"partition_index": at, "replicas": replicas}]
         body = {"timeout": 1000, "topics": [{"name": topic.name, "partitions": rows}]}
         self.ask(self.any_broker(), ApiKey.ALTER_PARTITION_REASSIGNMENTS, body, self._answered("move"))
@@ -144,7 +144,7 @@ class ClusterAdmin(Actor):
     def _answered(self, what: str) -> Callable[[Any | None], None]:
         def answered(response: Any | None) -> None:
             if response is not None:
-                self.world.tell(f"admin: {what}: {ErrorCode(response.error_code)!r}")
+                self.world.log(f"admin: {what}: {ErrorCode(response.error_code)!r}")
             self._next()
 
         return answered

@@ -139,7 +139,7 @@ class ClusterProducer(Actor):
         self._in_flight[key] -= 1
         if response is None:
             self._losses += 1
-            self.world.tell(f"{self.name}: {batch.values[0]!r} gets no answer")
+            self.world.log(f"{self.name}: {batch.values[0]!r} gets no answer")
             self._refused(batch)
         else:
             row = response.responses[0].partition_responses[0]
@@ -156,7 +156,7 @@ class ClusterProducer(Actor):
                 # flight, was accepted as its first. A real client begins another epoch then.
                 self.unanswered[key].remove(batch)
             else:
-                self.world.tell(f"{self.name}: {batch.values[0]!r} is refused: {row.error_code!r}")
+                self.world.log(f"{self.name}: {batch.values[0]!r} is refused: {row.error_code!r}")
                 self._check(batch, row.error_code)
                 self._refused(batch)
         if key in self._failed and self._in_flight[key] == 0:
@@ -169,7 +169,7 @@ class ClusterProducer(Actor):
     def _accepted(self, batch: SentBatch, offset: int) -> None:
         history = batch.topic.partitions[batch.partition]
         if self.world.traced:
-            self.world.tell(
+            self.world.log(
                 f"{self.name}: {batch.values[0]!r} x{len(batch.values)} is at {offset} of {history.name} acks {self._acks}"
             )
         if self._is_idempotent:

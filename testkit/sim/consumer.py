@@ -246,6 +246,6 @@ class Auditor(Reader):
         )
 
     def _finish(self) -> None:
-        self.world.tell(f"{self.name}: everything is there")
+        self.world.log(f"{self.name}: everything is there")
         self.done = True
         self.hang_up()

@@ -91,7 +91,7 @@ class ConsumerReader(GroupReader):
         before = member.told
         changes = member.heard(answer, said)
         if member.told != before:
-            self.tell(f"epoch {member.epoch}: is told {[(t.hex()[:4], n) for t, n in sorted(member.told)]}")
+            self.log(f"epoch {member.epoch}: is told {[(t.hex()[:4], n) for t, n in sorted(member.told)]}")
         if not member.revoking:
             self._told_ms = None
         elif self._told_ms is None:
@@ -136,7 +136,7 @@ class ConsumerReader(GroupReader):
             if code != ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
                 self.client.lost()
         elif code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH):
-            self.tell(f"hears {code!r}")
+            self.log(f"hears {code!r}")
             if code == ErrorCode.UNKNOWN_MEMBER_ID:
                 self.story.ownership.is_out(self.who, self.world.now_ms, repr(code))
             self.give_up()
@@ -146,7 +146,7 @@ class ConsumerReader(GroupReader):
             # The previous process ended without leaving.
             delay_ms = _HEARTBEAT_MS
         elif code == ErrorCode.FENCED_INSTANCE_ID:
-            self.tell("is fenced")
+            self.log("is fenced")
             self.give_up()
             self.is_fenced = True
             return

@@ -43,7 +43,7 @@ class Desk:
         worker = self.worker = self._make(self._life)
         worker.gone = lambda: self._gone(worker)
         worker.haunt = self._haunt
-        worker.tell(f"--- comes, version {worker.version}")
+        worker.log(f"--- comes, version {worker.version}")
         play(worker.work())
         if not self._is_healed:
             self._world.later(2000 + self._world.below(12_000), lambda: self._doom(worker))
@@ -57,7 +57,7 @@ class Desk:
         self._world.later(5000, lambda: self._end(worker))
 
     def _gone(self, worker: Worker) -> None:
-        worker.tell("--- gives up")
+        worker.log("--- gives up")
         if self.worker is worker:
             self.worker = None
             if self._must_work or not self._is_healed:
@@ -70,13 +70,13 @@ class Desk:
         self.worker = None
         away_ms = world.below(1500) if world.chance(0.7) else world.below(12_000)
         if world.chance(0.5):
-            worker.tell("--- is killed")
+            worker.log("--- is killed")
             ghost = worker.last_words()
             if ghost is not None:
                 world.later(world.below(9000), lambda: self._haunt(ghost))
             worker.die()
         else:
-            worker.tell("--- is held up")
+            worker.log("--- is held up")
             worker.place.state = "paused"
             worker.is_retired = True
             self.zombies.append(worker)
@@ -86,7 +86,7 @@ class Desk:
     def _resume(self, worker: Worker) -> None:
         if worker.place.state != "paused":
             return
-        worker.tell("--- goes on")
+        worker.log("--- goes on")
         worker.place.state = "running"
         inbox, worker.place.inbox = worker.place.inbox, []
         for action in inbox:
@@ -105,7 +105,7 @@ class Desk:
             self.begin()
 
     def _leave(self, worker: Worker) -> None:
-        worker.tell("--- is killed, and nobody comes back")
+        worker.log("--- is killed, and nobody comes back")
         worker.die()
 
     def unrest(self) -> str | None:

@@ -81,9 +81,9 @@ class SimFile:
 
 
 class SimDisk:
-    def __init__(self, random: Random, *, strict: bool, tell: Callable[[str], None] | None = None) -> None:
+    def __init__(self, random: Random, *, strict: bool, log: Callable[[str], None] | None = None) -> None:
         self._random = random
-        self._tell = tell
+        self._log = log
         self.strict = strict
         self.root = Directory()
         #: Number of changing operations so far, and the last one before a cut.
@@ -336,8 +336,8 @@ class SimDisk:
 
     def _step(self, kind: str, path: str, more: str = "") -> None:
         self.steps += 1
-        if self._tell is not None:
-            self._tell(f"disk: {kind} {path}{more}")
+        if self._log is not None:
+            self._log(f"disk: {kind} {path}{more}")
         if self.cut_after is not None and self.steps >= self.cut_after:
             raise PowerCut
         if self.cut_before_sync is not None and kind in ("sync", "sync_dir"):

@@ -113,7 +113,7 @@ class Ensemble:
         if not session.alive:
             return
         session.alive = False
-        self.world.tell(f"store: session {session.number} ends")
+        self.world.log(f"store: session {session.number} ends")
         gone = [node_id for node_id, owner in self._owners.items() if owner is session]
         for node_id in gone:
             del self.live[node_id], self._owners[node_id]
@@ -139,7 +139,7 @@ class Ensemble:
         epoch = registered_epoch(registration.epoch, self._changes, present.epoch if present else 0)
         self.live[node_id] = registration._replace(epoch=epoch)
         self._owners[node_id] = session
-        self.world.tell(f"store: broker {node_id} registers with epoch {epoch}")
+        self.world.log(f"store: broker {node_id} registers with epoch {epoch}")
         self._brokers_moved()
         return epoch, None
 
@@ -152,7 +152,7 @@ class Ensemble:
         self._changes += 1
         self.controller_epoch += 1
         self.holder, self._holder_session = node_id, session
-        self.world.tell(f"store: broker {node_id} is controller of epoch {self.controller_epoch}")
+        self.world.log(f"store: broker {node_id} is controller of epoch {self.controller_epoch}")
         self._controller_moved()
         return self.controller_epoch, None
 
@@ -172,7 +172,7 @@ class Ensemble:
         before, self.image = self.image, self.image.apply(records)
         if self.world.traced:
             for record in records:
-                self.world.tell(f"store: {self.end} {_told(record)}")
+                self.world.log(f"store: {self.end} {_told(record)}")
         self.on_append(before, self.image, records)
         self._log_moved()
         return "ok"
@@ -181,7 +181,7 @@ class Ensemble:
         if not self.is_controller_epoch(epoch):
             return FENCED
         if self.snapshot is None or offset > self.snapshot[0]:
-            self.world.tell(f"store: a snapshot of {len(records)} records replaces the log up to {offset}")
+            self.world.log(f"store: a snapshot of {len(records)} records replaces the log up to {offset}")
             self.version += 1
             self.snapshot = offset, [r.decode(r.encode(record)) for record in records]
             self.entries = [entry for entry in self.entries if entry.first >= offset]

@@ -49,7 +49,7 @@ class Faults:
             kind = self.kinds[self._world.below(len(self.kinds))]
             text = kind()
             if text is not None:
-                self._world.tell(f"fault: {text}")
+                self._world.log(f"fault: {text}")
                 return kind.__name__
         return "none"
 
@@ -150,7 +150,7 @@ class Faults:
         member = machine.member
 
         def stopped() -> None:
-            self._world.tell(f"b{machine.node_id}: stopped")
+            self._world.log(f"b{machine.node_id}: stopped")
             machine.stopped(member)
             self._then(machine, delay_ms, machine.start)
 

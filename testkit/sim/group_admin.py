@@ -53,7 +53,7 @@ class GroupAdmin(Actor):
 
         def answered(response: Any | None) -> None:
             if response is not None:
-                self.world.tell(f"hand: {name}: {response.topics[0].error_code!r} {configs}")
+                self.world.log(f"hand: {name}: {response.topics[0].error_code!r} {configs}")
 
         self.ask(self.any_broker(), ApiKey.CREATE_TOPICS, {"topics": [topic]}, answered)
 
@@ -141,7 +141,7 @@ class GroupAdmin(Actor):
 
     def _delete_group(self) -> None:
         story = self._by_hand
-        self.world.tell(f"hand: delete the group {story.group_id}")
+        self.world.log(f"hand: delete the group {story.group_id}")
         done = self._remove(story, list(story.histories))
 
         def answered(response: Any | None) -> None:
@@ -163,7 +163,7 @@ class GroupAdmin(Actor):
             for place in story.histories
             if place[1] == number and place[0] in self.common.topics and self.common.topics[place[0]].name == name
         ]  # fmt: skip
-        self.world.tell(f"hand: delete the offset of {name}-{number} in {story.group_id}")
+        self.world.log(f"hand: delete the offset of {name}-{number} in {story.group_id}")
         done = self._remove(story, same)
 
         def answered(response: Any | None) -> None:

@@ -197,7 +197,7 @@ class GroupClient:
             self._check(noted, codes)
             done(codes)
 
-        self._actor.world.tell(f"{self._actor.name}: commit {text} in {me.generation}: {told(offsets)}")
+        self._actor.world.log(f"{self._actor.name}: commit {text} in {me.generation}: {told(offsets)}")
         self.ask(ApiKey.OFFSET_COMMIT, body, answered)
 
     def _check(self, noted: Commit | None, codes: Mapping[Place, int]) -> None:
@@ -240,7 +240,7 @@ class GroupClient:
                     if story.is_live(place) and self.is_sure:
                         text = None if offset < 0 else each.metadata
                         story.history(place).saw(asked[place], text, offset)
-            self._actor.world.tell(f"{self._actor.name}: {story.group_id} has committed {told(found)}")
+            self._actor.world.log(f"{self._actor.name}: {story.group_id} has committed {told(found)}")
             done(found)
 
         self.ask(ApiKey.OFFSET_FETCH, {"groups": [group], "require_stable": True}, answered)

@@ -55,8 +55,8 @@ class GroupReader(ClusterReader, ABC):
         super().begin()
         self._commit_later()
 
-    def tell(self, text: str) -> None:
-        self.world.tell(f"{self.label}: {text}")
+    def log(self, text: str) -> None:
+        self.world.log(f"{self.label}: {text}")
 
     def until_ms(self, sent_ms: int) -> int:
         return sent_ms + self.story.patience_ms

@@ -62,7 +62,7 @@ class Seat:
             return
         self._life += 1
         reader = self.reader = self._make(self._life)
-        reader.tell("--- starts")
+        reader.log("--- starts")
         reader.begin()
         if not self._is_healed:
             self._world.later(3000 + self._world.below(17_000), lambda: self._end(reader))
@@ -74,23 +74,23 @@ class Seat:
         choice = world.below(10)
         pause_ms = 200 + world.below(7000)
         if choice < 4:
-            reader.tell("--- is paused")
+            reader.log("--- is paused")
             reader.place.state = "paused"
             world.later(pause_ms, lambda: self._resume(reader))
             return
         self.reader = None
         if choice < 8:
-            reader.tell("--- is killed")
+            reader.log("--- is killed")
             reader.killed()
         else:
-            reader.tell("--- leaves")
+            reader.log("--- leaves")
             reader.leave()
         world.later(pause_ms, self.begin)
 
     def _resume(self, reader: GroupReader) -> None:
         if reader.place.state != "paused":
             return
-        reader.tell("--- goes on")
+        reader.log("--- goes on")
         reader.place.state = "running"
         inbox, reader.place.inbox = reader.place.inbox, []
         for action in inbox:

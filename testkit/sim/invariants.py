@@ -173,7 +173,7 @@ class Invariants:
             if seen.is_leading and before is not None:
                 self._check_isr(name, member, key, replica, seen)
             if member.world.traced and seen.is_leading:
-                member.world.tell(f"{name}: the high watermark moves from {start} to {seen.high_watermark}")
+                member.world.log(f"{name}: the high watermark moves from {start} to {seen.high_watermark}")
 
     def _commit(self, name: str, key: Key, replica: Replica, start: int, end: int) -> None:
         known = self._committed.setdefault(key, {})

@@ -87,7 +87,7 @@ class Member(SimNode):
         self._turn()
 
         def joined(error: str | None) -> None:
-            self.world.tell(f"b{self.node_id}: joined, {error or 'serves'}")
+            self.world.log(f"b{self.node_id}: joined, {error or 'serves'}")
             if error is not None:
                 raise Anomaly("cannot-join", f"broker {self.node_id}: {error}")
             self.joined = True
@@ -173,7 +173,7 @@ class Member(SimNode):
         self._turn()
 
     def _say(self, text: str) -> None:
-        self.world.tell(f"b{self.node_id}: {text}")
+        self.world.log(f"b{self.node_id}: {text}")
 
     def schedule(self, delay_ms: int, action: Callable[[], None]) -> None:
         life = self.life
@@ -222,11 +222,11 @@ class Member(SimNode):
     def _then_turn(self, done: Callable[..., None]) -> Callable[..., None]:
         def told(*arguments: Any) -> None:
             if self.alive:
-                self._tell(done, *arguments)
+                self._notify(done, *arguments)
 
         return told
 
-    def _tell(self, call: Callable[..., None], *arguments: Any) -> None:
+    def _notify(self, call: Callable[..., None], *arguments: Any) -> None:
         broker, ensemble = self.broker, self.ensemble
         broker.now_ms = self.world.now_ms
         broker.records_in_log = ensemble.end - (ensemble.snapshot[0] if ensemble.snapshot else 0)
@@ -274,48 +274,48 @@ class Member(SimNode):
 
     def refuse(self, node_id: int) -> None:
         """The port of a watched broker refuses connections, or the watch is mistaken."""
-        self.world.tell(f"b{self.node_id}: the port of broker {node_id} refuses")
+        self.world.log(f"b{self.node_id}: the port of broker {node_id} refuses")
         self.broker.refused(node_id, self.world.now_ms)
 
     # --- what the store tells ---------------------------------------------------------------------------------
 
     def restored(self, records: Sequence[Record], now_ms: int) -> None:
         if self.started:
-            self._tell(self.broker.restored, records, now_ms)
+            self._notify(self.broker.restored, records, now_ms)
         else:
             self._records = list(records)
 
     def committed(self, records: list[Record], now_ms: int) -> None:
         if self.started:
-            self._tell(self.broker.committed, records, now_ms)
+            self._notify(self.broker.committed, records, now_ms)
         else:
             self._records += records
 
     def rejected(self, _now_ms: int) -> None:
         if self.started:
-            self._tell(self.broker.rejected)
+            self._notify(self.broker.rejected)
 
     def live_brokers(self, live: Mapping[int, Registration], now_ms: int) -> None:
         self._live = live
         if self.started:
-            self._tell(self.broker.live_brokers, live, now_ms)
+            self._notify(self.broker.live_brokers, live, now_ms)
 
     def controller_is(self, node_id: int, epoch: int, now_ms: int) -> None:
         self._controller = node_id, epoch
         if self.started:
-            self._tell(self.broker.controller_is, node_id, epoch, now_ms)
+            self._notify(self.broker.controller_is, node_id, epoch, now_ms)
 
     def store_suspended(self, now_ms: int) -> None:
-        self.world.tell(f"b{self.node_id}: the store is out of reach")
+        self.world.log(f"b{self.node_id}: the store is out of reach")
         if self.started:
-            self._tell(self.broker.store_suspended, now_ms)
+            self._notify(self.broker.store_suspended, now_ms)
 
     def store_back(self, now_ms: int) -> None:
-        self.world.tell(f"b{self.node_id}: the store is back")
+        self.world.log(f"b{self.node_id}: the store is back")
         if self.started:
-            self._tell(self.broker.store_back, now_ms)
+            self._notify(self.broker.store_back, now_ms)
 
     def store_lost(self, now_ms: int) -> None:
-        self.world.tell(f"b{self.node_id}: the session is lost")
+        self.world.log(f"b{self.node_id}: the session is lost")
         if self.started:
-            self._tell(self.broker.store_lost, now_ms)
+            self._notify(self.broker.store_lost, now_ms)

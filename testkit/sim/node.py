@@ -200,7 +200,7 @@ class SimNode:
             link.die()
 
     def _say(self, text: str) -> None:
-        self.world.tell(f"broker: {text}")
+        self.world.log(f"broker: {text}")
 
     # --- clients ----------------------------------------------------------------------------------------------
 
@@ -263,9 +263,9 @@ class SimNode:
         if effect[0] == PROPOSE:
             self.is_withdrawn = True
             self.broker.withdrawn()
-        tell = refusal(effect, f"internal error: {error!r}")
-        if tell is not None:
-            self.schedule(0, lambda: self._finished(tell))
+        report = refusal(effect, f"internal error: {error!r}")
+        if report is not None:
+            self.schedule(0, lambda: self._finished(report))
 
     def _finished(self, done: Callable[..., None], *arguments: Any) -> None:
         self.broker.now_ms = self.world.now_ms

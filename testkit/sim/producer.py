@@ -135,13 +135,13 @@ class Producer(Client):
         self._in_flight -= 1
         error = row.error_code
         if error == 0:
-            self.world.tell(f"{self.name}: {batch.values[0]!r} x{len(batch.values)} is at {row.base_offset}")
+            self.world.log(f"{self.name}: {batch.values[0]!r} x{len(batch.values)} is at {row.base_offset}")
             self.unanswered.remove(batch)
             history = batch.topic.partitions[batch.partition]
             for at, value in enumerate(batch.values):
                 history.acknowledge(value, row.base_offset + at)
         else:
-            self.world.tell(f"{self.name}: {batch.values[0]!r} is refused: {error!r}")
+            self.world.log(f"{self.name}: {batch.values[0]!r} is refused: {error!r}")
             self._refused(batch, error)
         if self._must_repeat and self._in_flight == 0:
             generation = self._generation

@@ -94,7 +94,7 @@ class Scenario:
         self.options = options
         self.world = world = World(seed, traced=traced)
         strict = world.chance(0.4) if options.is_strict is None else options.is_strict
-        self.disk = SimDisk(world.random, strict=strict, tell=world.tell if traced else None)
+        self.disk = SimDisk(world.random, strict=strict, log=world.log if traced else None)
         # The parent directory is durable.
         self.disk.make_dir(DATA_DIR.rpartition("/")[0])
         self.disk.sync_dir("/")
@@ -245,7 +245,7 @@ class Scenario:
             self.disk.cut_after = self.disk.steps + 1 + self.world.below(12)
 
     def _fault(self, fault: Fault) -> None:
-        self.world.tell(f"fault: {fault}")
+        self.world.log(f"fault: {fault}")
         if fault == "sync":
             # One of two directories fails, and the other must not be affected.
             self.disk.failing_sync = ".log" if self.options.directories == 1 else f"{OTHER_DIR}/"
@@ -253,14 +253,14 @@ class Scenario:
             self.disk.full = True
 
             def room() -> None:
-                self.world.tell("fault: there is disk space again")
+                self.world.log("fault: there is disk space again")
                 self.disk.full = False
 
             self.world.later(500 + self.world.below(3000), room)
 
     def _start(self) -> None:
         world = self.world
-        world.tell("--- the node starts")
+        world.log("--- the node starts")
         node = SimNode(world, self.disk, self.config, self.delays)
         self.shared.node = node
         try:
@@ -280,7 +280,7 @@ class Scenario:
         Auditor(self.shared, f"auditor{self.outcome.endings.total()}").begin()
 
     def _stop(self) -> None:
-        self.world.tell("--- the node is stopped")
+        self.world.log("--- the node is stopped")
         node = self.shared.node
         assert node is not None
         node.stop()
@@ -314,7 +314,7 @@ class Scenario:
         # remains.
         is_cut = ending == "cut" or (ending == "stop" and world.chance(0.5)) or bool(node.sync_failures)
         if is_cut or node.broker.directories.offline:
-            world.tell(f"--- the power is cut ({'strict' if self.disk.strict else 'nasty'})")
+            world.log(f"--- the power is cut ({'strict' if self.disk.strict else 'nasty'})")
             self._floors = {
                 key: min(floor, self.shared.topics[key[0]].partitions[key[1]].flushed_offset)
                 for key, floor in self._floors.items()
@@ -324,7 +324,7 @@ class Scenario:
                 for history in topic.partitions:
                     history.power_was_cut(0)
         else:
-            world.tell(f"--- the process is gone ({ending})")
+            world.log(f"--- the process is gone ({ending})")
         for _ in range(world.below(20)):
             world.step()
 

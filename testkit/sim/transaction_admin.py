@@ -71,7 +71,7 @@ class TransactionAdmin(Scripted):
             leader.node_id, ApiKey.WRITE_TXN_MARKERS, {"markers": [row]}, 2, as_broker=sender
         )
         code = answer.markers[0].topics[0].partitions[0].error_code if answer is not None else None
-        self.world.tell(f"clerk: {marker} comes late: {code!r}")
+        self.world.log(f"clerk: {marker} comes late: {code!r}")
         if code == 0:
             raise Anomaly("late-marker", f"{name}-{number} takes {marker}, after later ones")
 
@@ -87,7 +87,7 @@ class TransactionAdmin(Scripted):
             version = PRODUCE_VERSIONS[who.version]
             answer = await self.call(leader.node_id, ApiKey.PRODUCE, ghost.body, version, "ghosts")
             code = answer.responses[0].partition_responses[0].error_code if answer is not None else None
-            self.world.tell(
+            self.world.log(
                 f"{who.label}: its ghost sends {ghost.value!r} to {ghost.name}-{place[1]}: {code!r}"
             )
             if code == 0 and ghost.value in who.logs[place].where:
@@ -103,13 +103,13 @@ class TransactionAdmin(Scripted):
         }  # fmt: skip
         answer = await self.call(self.any_broker(), ApiKey.CREATE_TOPICS, {"topics": [topic]})
         code = answer.topics[0].error_code if answer is not None else None
-        self.world.tell(f"clerk: create {name}: {code!r} {configs}")
+        self.world.log(f"clerk: create {name}: {code!r} {configs}")
 
     async def _delete(self, name: str) -> None:
         topics = [{"name": name, "topic_id": None}]
         answer = await self.call(self.any_broker(), ApiKey.DELETE_TOPICS, {"topics": topics, "timeout": 1000})
         code = answer.responses[0].error_code if answer is not None else None
-        self.world.tell(f"clerk: delete {name}: {code!r}")
+        self.world.log(f"clerk: delete {name}: {code!r}")
 
     async def _move(self) -> None:
         known = {
@@ -123,5 +123,5 @@ class TransactionAdmin(Scripted):
         self.world.random.shuffle(brokers)
         rows = [{"partition_index": number, "replicas": brokers[: self._replicas]}]
         body = {"timeout": 1000, "topics": [{"name": known[topic_id], "partitions": rows}]}
-        self.world.tell(f"clerk: move {known[topic_id]}-{number} to {brokers[: self._replicas]}")
+        self.world.log(f"clerk: move {known[topic_id]}-{number} to {brokers[: self._replicas]}")
         await self.call(self.any_broker(), ApiKey.ALTER_PARTITION_REASSIGNMENTS, body)

@@ -115,8 +115,8 @@ class TransactionClient(Scripted):
     def label(self) -> str:
         return f"{self.name}/{self.life}"
 
-    def tell(self, text: str) -> None:
-        self.world.tell(f"{self.label}: {text}")
+    def log(self, text: str) -> None:
+        self.world.log(f"{self.label}: {text}")
 
     @property
     def is_fenced(self) -> bool:
@@ -193,7 +193,7 @@ class TransactionClient(Scripted):
                 is_sure = False
                 self._coordinators.pop(who, None)
             elif code not in _BUSY:
-                self.tell(f"asked {key} of {self.producer_id}/{self.epoch}: {ErrorCode(code)!r}")
+                self.log(f"asked {key} of {self.producer_id}/{self.epoch}: {ErrorCode(code)!r}")
                 return answer, is_sure
             await self.sleep(_AGAIN_MS // 2 + self.world.below(_AGAIN_MS))
         self._is_unsettled = True
@@ -297,7 +297,7 @@ class TransactionClient(Scripted):
                     if answer is not None
                     else ErrorCode.REQUEST_TIMED_OUT
                 )
-                self.tell(f"{values[0]!r} x{len(values)} to {name}-{place[1]}: {ErrorCode(code)!r}")
+                self.log(f"{values[0]!r} x{len(values)} to {name}-{place[1]}: {ErrorCode(code)!r}")
                 if code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
                     code = 0
                 if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and log is not None:

@@ -45,7 +45,7 @@ class Worker(TransactionClient):
             try:
                 await self._transact()
             except Fenced:
-                self.tell("is fenced")
+                self.log("is fenced")
                 if not await self._comes_back():
                     break
             self.is_done = True
@@ -76,7 +76,7 @@ class Worker(TransactionClient):
             if not await self.fill():
                 return
         except Spoilt:
-            self.tell("its transaction is spoilt")
+            self.log("its transaction is spoilt")
             commit = False
         if self.common.is_open and self.world.chance(0.1):
             # Sometimes longer than its timeout.
@@ -170,7 +170,7 @@ class Copier(Worker):
             self._coordinators.pop(who, None)
             return None
         row = answer.groups[0].topics[0].partitions[0]
-        self.tell(f"{place[1]} is committed up to {row.committed_offset}: {ErrorCode(row.error_code)!r}")
+        self.log(f"{place[1]} is committed up to {row.committed_offset}: {ErrorCode(row.error_code)!r}")
         return None if row.error_code else max(row.committed_offset, 0)
 
     async def _read(self, place: Place) -> tuple[dict[int, bytes], tuple[Place, int] | None]:

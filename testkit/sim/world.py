@@ -45,7 +45,7 @@ class World:
         action()
         return True
 
-    def tell(self, text: str) -> None:
+    def log(self, text: str) -> None:
         if self.traced:
             self.trace.append(f"{self.now_ms - START_MS:>8} {text}")
 

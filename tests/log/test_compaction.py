@@ -13,8 +13,8 @@ from ottla.model.steps import run
 from ottla.records.batch import DELETE_HORIZON_BIT, HEADER
 from ottla.records.errors import CorruptRecords
 from ottla.records.record import Record, decode_batches, encode_batch, whole_batches
-from tests.log.compacting import DAY_MS, compact, keyed, swap_in, task_of
-from tests.log.making import NOW, Bench, records
+from tests.log.compaction_pass import DAY_MS, compact, keyed, swap_in, task_of
+from tests.log.log_bench import NOW, Bench, records
 
 COMPACTED = {"cleanup_policy": "compact", "segment_bytes": 2000, "index_interval_bytes": 100}
 

@@ -15,8 +15,8 @@ from ottla.log.partition_log import PartitionLog
 from ottla.model.steps import run
 from ottla.records.batch import HEADER
 from ottla.records.record import Record, decode_batches, whole_batches
-from tests.log.compacting import compact, keyed
-from tests.log.making import NOW, Bench
+from tests.log.compaction_pass import compact, keyed
+from tests.log.log_bench import NOW, Bench
 
 SETTINGS = {
     "cleanup_policy": "compact", "segment_bytes": 700, "index_interval_bytes": 100, "delete_retention_ms": 1000,

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.log.index import SparseIndex, offset_index, time_index
-from tests.log.making import CountingDisk, full
+from tests.log.log_bench import CountingDisk, full
 
 
 def make(path: Path, entries: int = 0, bytes_max: int = 1 << 20) -> tuple[CountingDisk, SparseIndex]:

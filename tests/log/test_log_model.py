@@ -16,7 +16,7 @@ from ottla.log.partition_log import PartitionLog
 from ottla.log.retention import expired_segments
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.model.steps import run
-from tests.log.making import NOW, Bench, batch, committed, config, records, sequenced
+from tests.log.log_bench import NOW, Bench, batch, committed, config, records, sequenced
 
 SETTINGS = {"segment_bytes": 900, "index_interval_bytes": 150, "segment_index_bytes": 96}
 #: Stands for a marker among the values.

@@ -10,7 +10,7 @@ from ottla.log.segment import Segment
 from ottla.model.steps import run
 from ottla.records.record import Record, encode_batch
 from ottla.runtime.disk import SystemDisk
-from tests.log.making import NOW, Bench, batch, fill, records
+from tests.log.log_bench import NOW, Bench, batch, fill, records
 
 
 def first_at(found: list[Record], timestamp: int) -> tuple[int, int] | None:

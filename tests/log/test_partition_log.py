@@ -10,7 +10,7 @@ from ottla.model.steps import run
 from ottla.ports.disk import DiskError
 from ottla.records.batch import HEADER, crc_of
 from ottla.records.record import decode_batch
-from tests.log.making import NOW, Bench, batch, config, fill, full, read_slice, records, sequenced, values
+from tests.log.log_bench import NOW, Bench, batch, config, fill, full, read_slice, records, sequenced, values
 
 FIELDS = ("base_offset", "length", "epoch", "magic", "crc", "attributes", "delta", "base_time", "max_time",
           "producer_id", "producer_epoch", "sequence", "count")  # fmt: skip

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ottla.log.producers import Producers
 from ottla.model.errors import ErrorCode, Refusal
-from tests.log.making import NOW, Bench, sequenced
+from tests.log.log_bench import NOW, Bench, sequenced
 
 MAX = 2**31 - 1
 

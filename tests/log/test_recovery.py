@@ -8,7 +8,7 @@ import pytest
 from ottla.log.partition_log import PartitionLog
 from ottla.log.recovery import open_log
 from ottla.model.steps import run
-from tests.log.making import NOW, Bench, batch, config, fill, records, sequenced, values
+from tests.log.log_bench import NOW, Bench, batch, config, fill, records, sequenced, values
 
 #: A walk over headers reads this much at a time, and a scan as much as an index interval beyond.
 SMALL = 64 << 10

@@ -1,6 +1,6 @@
 from ottla.log.partition_log import PartitionLog
 from ottla.log.retention import expired_segments
-from tests.log.making import NOW, Bench, batch, config, fill, records
+from tests.log.log_bench import NOW, Bench, batch, config, fill, records
 
 ONE = len(batch(b"v" * 40))
 

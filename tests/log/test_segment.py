@@ -5,7 +5,7 @@ import pytest
 
 from ottla.log.partition_log import PartitionLog
 from ottla.log.segment import Segment
-from tests.log.making import NOW, Bench, batch, fill
+from tests.log.log_bench import NOW, Bench, batch, fill
 
 
 def count_walk(segment: Segment) -> list[int]:

@@ -22,8 +22,8 @@ from ottla.ports.disk import Disk, DiskError
 from ottla.records.record import Record, decode_batches
 from ottla.runtime.disk import SystemDisk
 from testkit.sim.disk import PowerCut, SimDisk
-from tests.log.compacting import compact, keyed, swap_in, task_of
-from tests.log.making import NOW, TOPIC_ID_FILE, config
+from tests.log.compaction_pass import compact, keyed, swap_in, task_of
+from tests.log.log_bench import NOW, TOPIC_ID_FILE, config
 
 CONFIG = config(cleanup_policy="compact", segment_bytes=900, index_interval_bytes=60, delete_retention_ms=0)
 

@@ -12,7 +12,7 @@ from ottla.log.transactions import Ended, TransactionIndex, Transactions
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.records.batch import CONTROL_BIT, HEADER, TRANSACTIONAL_BIT
 from testkit.sim.disk import SimDisk
-from tests.log.making import NOW, Bench, CountingDisk, batch, config, full, sequenced
+from tests.log.log_bench import NOW, Bench, CountingDisk, batch, config, full, sequenced
 
 INDEX = "00000000000000000000.txnindex"
 

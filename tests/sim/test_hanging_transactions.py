@@ -3,7 +3,7 @@
 import pytest
 
 from ottla.model.errors import ErrorCode
-from tests.sim.transacting import TOPIC, Cluster, Tx
+from tests.sim.transaction_cluster import TOPIC, Cluster, Tx
 
 WRITE_MARKERS = 27
 

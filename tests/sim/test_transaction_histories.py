@@ -12,7 +12,7 @@ import pytest
 from ottla.model.errors import ErrorCode
 from testkit.sim.member import Member
 from testkit.sim.world import World
-from tests.sim.transacting import Cluster, Tx
+from tests.sim.transaction_cluster import Cluster, Tx
 
 TRANSACTIONS = 60
 

@@ -6,7 +6,7 @@ import pytest
 
 from ottla.model.errors import ErrorCode
 from ottla.ports.coordination import partition_of
-from tests.sim.transacting import OFFSETS, Cluster, Tx
+from tests.sim.transaction_cluster import OFFSETS, Cluster, Tx
 
 
 @pytest.mark.parametrize("version", [1, 2])

@@ -9,7 +9,7 @@ from ottla.log.cleanable import find_cleanable, make_task
 from ottla.log.compaction import Outcome, Task, clean
 from ottla.log.partition_log import PartitionLog
 from ottla.records.record import Record, encode_batch
-from tests.log.making import NOW
+from tests.log.log_bench import NOW
 
 DAY_MS = 86_400_000
 

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from tests.log.making import NOW, Bench, batch, fill, records, sequenced
+from tests.log.log_bench import NOW, Bench, batch, fill, records, sequenced
 
 ONE = len(batch(b"v" * 40))
 
