@@ -42,7 +42,7 @@ def fed(connection: ClientConnection, data: bytes | memoryview) -> list[tuple[in
 
 
 def conversation(connection: ClientConnection) -> tuple[bytes, list[tuple[int, bytes]]]:
-    """Three requests sent; what a broker answers, and what must come out."""
+    """Three requests, the broker's responses, and the expected results."""
     connection.request(METADATA, LEGACY, b"")
     connection.request(METADATA, FLEXIBLE, b"")
     connection.request(METADATA, FLEXIBLE, b"")
