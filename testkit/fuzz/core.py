@@ -252,8 +252,8 @@ class Round(Harness):
             raise Failed(f"the witness reads {values[:5]} instead of {self.witnessed[offset : offset + 5]}")
 
     def _check_nothing_left(self) -> None:
-        """All clients have gone: nobody waits, watches or has a session, and transactions have ended by their
-        time-outs.
+        """All clients have disconnected: no waiting requests, watchers or sessions, and transactions have
+        timed out.
         """
         self.pass_time(600_000)
         sessions = self.broker.fetch_sessions
@@ -269,8 +269,8 @@ class Round(Harness):
             )
 
     def _check_transactions(self) -> None:
-        """Every one has ended, but for markers that come too late: garbage has put a later one into the
-        partition by hand.
+        """Every transaction has ended, except for refused markers: garbage has written a later one to the
+        partition.
         """
         late: set[tuple[str, int]] = set()
         for shard in self.broker.transactions.shards:
@@ -289,8 +289,8 @@ class Round(Harness):
                         raise Failed(f"{topic}-{number} has not got the marker of {name!r}")
                     late.add((topic, number))
         if TRANSACTIONS_TOPIC in self.deleted:
-            # With its topic the coordinator lost its transactions: they hang until somebody aborts them, as
-            # in Kafka.
+            # The coordinator lost its transactions with its topic: they hang until they are aborted by hand,
+            # as in Kafka.
             return
         for replica in self.broker.partitions.replicas():
             transactions = replica.log.producers.transactions if replica.opened else None
@@ -298,7 +298,7 @@ class Round(Harness):
                 raise Failed(f"{replica.topic}-{replica.number} has a transaction that nobody ends")
 
     def _end(self) -> None:
-        """Stop, or lose the power; then everything must be there again."""
+        """Stop, or lose power; then everything must be there again."""
         if self.random.random() < 0.5:
             self.stop()
         else:
@@ -313,8 +313,8 @@ class Round(Harness):
 
 
 class Costs(NamedTuple):
-    """Every array of an API, in its oldest and newest version, filled up to so many bytes. Only other fields
-    have random values.
+    """Every array of an API, in its oldest and newest version, filled to the size. Other fields have random
+    values.
     """
 
     key: int
@@ -322,10 +322,10 @@ class Costs(NamedTuple):
     seed: int
 
     def measured(self) -> list[tuple[float, str]]:
-        """CPU seconds that the core held the loop, and the request."""
+        """CPU seconds for which the core held the event loop, and the request."""
         api = APIS[self.key]
         world = Round(f"{self.seed}:costs:{api.key}", {}, bytes_max=self.bytes_max, wide=True)
-        # The topic that is expensive to describe is always the one that is named.
+        # Requests always name the topic that is expensive to describe.
         world.known.topics = {WIDE: world.known.topics[WIDE]}
         found = []
         for version in sorted({api.oldest, api.newest}):
@@ -345,8 +345,8 @@ class Costs(NamedTuple):
 
 
 def run_costs(bytes_max: int, seed: int, jobs: int, tell: Callable[[str], None]) -> str:
-    """What the largest requests of every API cost; raises Failed if that is too much. The most expensive ones
-    are told.
+    """The cost of the largest requests of every API; raises Failed if it is too high. The most expensive ones
+    are printed.
     """
     parts = [Costs(key, bytes_max, seed) for key in sorted(APIS)]
     found = sorted(
@@ -365,8 +365,8 @@ def run_costs(bytes_max: int, seed: int, jobs: int, tell: Callable[[str], None])
 
 
 def check_log(log: Any) -> None:
-    """Whole batches with right CRCs, each beginning where the one before it ended, or later: garbage may have
-    a topic compacted.
+    """Complete batches with valid CRCs and increasing offsets. Gaps are allowed: garbage may have a topic
+    compacted.
     """
     expected = None
     for segment in log.segments:
@@ -387,7 +387,7 @@ def check_log(log: Any) -> None:
 
 
 class RoundOf(NamedTuple):
-    """What makes a round, and repeats it."""
+    """The parameters that make a round, and repeat it."""
 
     seed: int
     number: int
@@ -414,8 +414,8 @@ def run_core(
     jobs: int = 1,
     tell: Callable[[str], None] = lambda _text: None,
 ) -> Tally:
-    """So many requests in rounds; each round is repeated by its own seed. Several at once, each in a process
-    of its own, if `jobs` says so.
+    """Send this many requests in rounds; each round is repeated by its own seed. `jobs` rounds run in
+    parallel, each in its own process.
     """
     sizes = [min(round_size, count - start) for start in range(0, count, round_size)]
     rounds = [RoundOf(seed, number, size, shapes, bytes_max, keep_going) for number, size in enumerate(sizes)]
@@ -433,7 +433,7 @@ def run_core(
 
 
 def _run(each: RoundOf) -> tuple[Tally, dict[str, str]]:
-    # Every third round trusts nothing to the page cache, so that produces wait in line for a sync.
+    # Every third round uses the durable policy, so that produces wait for a sync.
     settings = {"log.flush.policy": "durable"} if each.number % 3 == 2 else {}
     wide = each.number % _WIDE_ROUNDS == 0
     try:

@@ -1,16 +1,16 @@
-"""Data directories with damaged files: a broker opens one and serves what was really written, or says why it
-does not start.
+"""Data directories with damaged files: a broker serves what was really written, or refuses to start with a
+reason.
 
-A directory is made once, with topics of several kinds, and left as after a clean stop and as after a kill.
-Then, for each case, a copy of it has some file changed in some way (whatever files are there, so that new
-kinds are covered as they come), and the core opens it. What must hold:
+A directory is created once, with topics of several kinds, and saved after a clean shutdown and after a kill.
+For each case a copy gets some file changed in some way, and the core opens it. Files are listed at run time,
+so new kinds are covered. What must hold:
 
 - it starts, or refuses (or goes offline later) with one line about a file; nothing else is raised, and it
-  takes neither long nor much memory;
-- every record served is one that was written to that partition, at its offset; a reader's CRC may stop it,
-  never deceive it;
-- damage to anything but a log itself, or the metadata, loses no record;
-- whatever started also takes new records, and has them after the next start.
+  takes neither much time nor much memory;
+- every served record was written to that partition at that offset; a CRC error may stop a reader, but never
+  mislead it;
+- damage to a file other than a log or the metadata loses no record;
+- a broker that started also accepts new records, and has them after the next start.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from testkit.fuzz.harness import Harness, records_from
 from testkit.fuzz.outcome import Failed, Tally
 from testkit.fuzz.pool import in_processes
 
-#: What `server/node.py` turns into a refusal to start.
+#: What `server/node.py` reports as a refused start.
 REFUSALS: Final = (DiskError, DamagedJournal, ForeignDirectory, NoDirectory)
-#: Longer than any start of so little takes.
+#: Longer than any start with so little data.
 _SECONDS_MAX: Final = 10.0
-#: Directories that one process damages in one go.
+#: Directories per process.
 _PART: Final = 100
 _SMALL: Final = {"index.interval.bytes": "200", "segment.index.bytes": "64"}
-#: Topics by their settings, each with a partition that is written to and one that is not.
+#: Topics by their settings, each with one partition with records and one without.
 _TOPICS: Final[dict[str, dict[str, str]]] = {
     "plain": {"index.interval.bytes": "300"},
     "rolled": _SMALL,
@@ -56,7 +56,7 @@ _TOPICS: Final[dict[str, dict[str, str]]] = {
 
 
 class QuickDisk(SystemDisk):
-    """Without syncs: nothing loses its power here, and a thousand starts would wait for the device."""
+    """Without syncs: there are no power cuts here, and a thousand starts would wait for the device."""
 
     def sync(self, file: File) -> None:
         pass
@@ -70,12 +70,12 @@ class QuickDisk(SystemDisk):
             os.replace(f"{path}.tmp", path)
 
 
-#: (topic, partition) → offset → what was written there.
+#: (topic, partition) → offset → written value.
 Written = dict[tuple[str, int], dict[int, tuple[bytes | None, bytes | None, int]]]
 
 
 class Original(NamedTuple):
-    """A directory as it was left, what it holds, and where each partition begins."""
+    """A saved directory, its content, and the log start of each partition."""
 
     path: Path
     written: Written
@@ -83,7 +83,7 @@ class Original(NamedTuple):
 
 
 def make_originals(under: Path) -> list[Original]:
-    """The same history, ended by a kill and by a clean stop."""
+    """The same history, ended by a kill and by a clean shutdown."""
     path = under / "live"
     disk = QuickDisk()
     harness = Harness(disk, str(path), Random(1), {})
@@ -93,7 +93,7 @@ def make_originals(under: Path) -> list[Original]:
         harness.create(topic, 2, settings)
         written[topic, 0] = {}
     _fill(harness, written, range(60))
-    # A flush in the background: recovery points, snapshots, synced indexes.
+    # A background flush: recovery points, snapshots, synced indexes.
     harness.pass_time(120_000)
     _fill(harness, written, range(60, 100))
     rows = [{"partition_index": 0, "offset": 17}]
@@ -177,7 +177,7 @@ def _delete(random: Random, file: Path, others: list[Path]) -> None:
 
 
 def _swap(random: Random, file: Path, others: list[Path]) -> None:
-    """With another of its kind. Two logs of one name would be a lie that nothing in them shows, so not those."""
+    """Swap a file with another of its kind. Not logs: with equal names the swap could not be detected."""
     alike = [
         other
         for other in others
@@ -198,7 +198,7 @@ def _directory(random: Random, file: Path, others: list[Path]) -> None:
 
 
 def _stray(random: Random, file: Path, others: list[Path]) -> None:
-    """A file that nobody knows beside it, or one of a name that looks known."""
+    """An unknown file beside it, or one with a similar name."""
     name = random.choice(
         ("x", "99999999999999999999.log.x", ".hidden", "0.log", "00000000000000000003.snapshot", "é")
     )
@@ -214,7 +214,7 @@ DAMAGES: Final[tuple[Damage, ...]] = (
 
 
 def damage(random: Random, path: Path) -> list[tuple[str, str]]:
-    """(damage, file) of what was done to a directory."""
+    """(damage, file) of each change to a directory."""
     done = []
     for _ in range(random.choice((1, 1, 1, 2, 3))):
         files = sorted(file for file in path.rglob("*") if file.is_file())
@@ -229,7 +229,7 @@ def damage(random: Random, path: Path) -> list[tuple[str, str]]:
 
 
 class _Unserved(Failed):
-    """A partition that is there answers with an error."""
+    """An existing partition answers with an error."""
 
 
 class Case:
@@ -245,7 +245,7 @@ class Case:
         self.said: list[str] = []
         touched = [file for _how, file in self.damage]
         self._metadata_touched = any(file in (JOURNAL, "meta.properties") for file in touched)
-        #: Partitions whose own log was touched, by the name of their directory.
+        #: Partitions whose log was changed, by the name of their directory.
         self._logs_touched = {file.partition("/")[0] for file in touched if file.endswith(".log")}
 
     def run(self, tally: Tally) -> None:
@@ -265,8 +265,7 @@ class Case:
                 served = self._read(harness, tally)
                 added = self._write(harness, served)
             except (DiskError, _Unserved):
-                # Logs are opened when they are first asked for: a directory may go offline only then, and
-                # says why.
+                # Logs are opened at their first use: a directory may go offline only then, with a reason.
                 if not harness.broker.directories.offline:
                     raise
                 for directory in harness.broker.directories.offline:
@@ -276,7 +275,7 @@ class Case:
             try:
                 harness.stop()
             except (DiskError, Refusal) as error:
-                # The node says so and leaves no clean mark.
+                # The node logs it and leaves no clean-shutdown mark.
                 self._check_words(str(error))
                 tally.add("could not stop cleanly")
             disk.release()
@@ -289,11 +288,11 @@ class Case:
 
     def _check_words(self, words: str) -> None:
         if "\n" in words or str(self.path) not in words:
-            raise Failed(f"a refusal that does not say in one line what is wrong where: {words!r}")
+            raise Failed(f"a refusal without one line that names the file and the problem: {words!r}")
 
     def _read(self, harness: Harness, tally: Tally) -> set[tuple[str, int]]:
-        """Everything of every partition against what was written; returns the partitions that can be read to
-        their end.
+        """Compare every partition with what was written; returns the partitions that can be read to their
+        end.
         """
         whole = set()
         for (topic, partition), written in self.original.written.items():
@@ -336,10 +335,10 @@ class Case:
         return whole
 
     def _is_offline_alone(self, harness: Harness, replica: Replica, error: DiskError) -> bool:
-        """One of its own files cannot be used, and it says which; the other partitions of its directory are
+        """One of its files cannot be used, and the broker names it; other partitions of the directory are
         served.
 
-        After a clean stop a log is opened when it is asked for, again each time.
+        After a clean shutdown a log is opened at each request until that succeeds.
         """
         own = f"{replica.topic}-{replica.number}/"
         if not any(file.startswith(own) for _how, file in self.damage):
@@ -348,7 +347,7 @@ class Case:
         return not harness.broker.directories.offline
 
     def _was_set_aside(self, topic: str, partition: int) -> bool:
-        """Not served, because its topic id was damaged; but not lost either, and people were told."""
+        """Not served, because its topic id was damaged; but not lost either, and the broker has logged it."""
         kept = list(self.path.glob(f"{topic}-{partition}.*-stray/*.log"))
         return bool(kept) and any(kept[0].parent.name in text for text in self.said)
 
@@ -360,8 +359,8 @@ class Case:
             content = (record.key, record.value, record.timestamp_ms)
             if written.get(record.offset) == content:
                 continue
-            # The first bytes of a batch, its base offset among them, are not under its CRC: of a log that was
-            # synced they are believed.
+            # The CRC does not cover the first bytes of a batch with its base offset: in a synced log they are
+            # trusted.
             if self._is_touched(topic, partition) and content in written.values():
                 continue
             raise Failed(
@@ -383,14 +382,14 @@ class Case:
     def _write(
         self, harness: Harness, served: set[tuple[str, int]]
     ) -> dict[tuple[str, int], tuple[int, bytes]]:
-        """One more record to each partition, and read it back; (its offset, its value)."""
+        """Append one more record to each partition and read it back; (offset, value)."""
         added = {}
         for topic, partition in sorted(served):
             value = b"after the damage"
             row = harness.produce(topic, partition, encode_batch([Record(0, harness.now_ms, b"k", value)]))
             if row.error_code.value:
                 raise _Unserved(
-                    f"{topic}-{partition} takes no record any more: {row.error_code} {row.error_message}"
+                    f"{topic}-{partition} accepts no record any more: {row.error_code} {row.error_message}"
                 )
             added[topic, partition] = row.base_offset, value
             self._find(harness, topic, partition, *added[topic, partition])
@@ -402,14 +401,14 @@ class Case:
             raise Failed(f"{topic}-{partition}: the new record at {offset} is not there: {row.error_code}")
 
     def _again(self, added: dict[tuple[str, int], tuple[int, bytes]]) -> None:
-        """The next start finds nothing to complain of."""
+        """The next start logs no problem."""
         disk = QuickDisk()
         try:
             harness = Harness(disk, str(self.path), self.random, {})
             try:
                 harness.start()
             except REFUSALS as refusal:
-                raise Failed(f"the first start went well, the next does not: {refusal}") from refusal
+                raise Failed(f"the first start succeeded, the next one fails: {refusal}") from refusal
             for (topic, partition), (offset, value) in added.items():
                 self._find(harness, topic, partition, offset, value)
         finally:
@@ -417,7 +416,7 @@ class Case:
 
 
 class Part(NamedTuple):
-    """So many damaged directories, from a number on."""
+    """Check this many damaged directories, from a number on."""
 
     seed: int
     first: int
@@ -451,9 +450,7 @@ def run_files(
     jobs: int = 1,
     tell: Callable[[str], None] = lambda _text: None,
 ) -> Tally:
-    """So many damaged directories, in parts; several parts at once, each in a process of its own, if `jobs`
-    says so.
-    """
+    """Check this many damaged directories, in parts; `jobs` parts run in parallel, each in its own process."""
     parts = [
         Part(seed, start, min(_PART, first + count - start), under / f"part-{start}")
         for start in range(first, first + count, _PART)

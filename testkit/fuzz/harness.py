@@ -164,7 +164,7 @@ class Harness:
                     raise Failed(f"{file.path} has {len(piece)} of {size} bytes at {position}")
                 data += piece
         if int.from_bytes(data[:4], "big") != len(data) - 4:
-            raise Failed(f"an answer whose length is wrong: {data.hex()}")
+            raise Failed(f"a response with a wrong size: {data.hex()}")
         return bytes(data)
 
     def pass_time(self, ms: int) -> None:

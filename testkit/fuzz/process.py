@@ -106,7 +106,7 @@ class Asker:
         while True:
             data = self._socket.recv(1 << 20)
             if not data:
-                raise Failed("the broker closed a connection that did nothing wrong")
+                raise Failed("the broker closed the connection of a valid client")
             for _id, body in self._wire.feed(data):
                 return decode_response(key, version, body, 0)
 

@@ -1,9 +1,10 @@
-"""`python -m testkit.sim [--cluster] [SEEDS]`: run seeds, and for each that fails say how to see it again.
+"""`python -m testkit.sim [--cluster] [SEEDS]`: run seeds, and print for each failure the command that replays
+it.
 
-Without `--cluster` the seeds are of one node on a disk that loses its power, with it of a cluster
+Without `--cluster` a seed is one node on a disk with power cuts (`scenario.py`), with it a cluster
 (`cluster.py`).
 
-SEEDS is a number, a range (1-200), or several of either; without any, a hundred fresh ones.
+SEEDS is a number, a range (1-200), or several of either. The default is a hundred random seeds.
 """
 
 from __future__ import annotations
@@ -62,23 +63,23 @@ def parse(arguments: Sequence[str]) -> tuple[list[int], Options, bool]:
     parser = argparse.ArgumentParser(
         prog="python -m testkit.sim", description="Run the broker's core on a simulated machine."
     )
-    parser.add_argument("seeds", nargs="*", help="7, 1-200, or several of either; by default 100 fresh ones")
-    parser.add_argument("--trace", action="store_true", help="tell everything that happens")
-    parser.add_argument("--lives", type=int, default=Options.lives, help="how often the node starts")
-    parser.add_argument("--events-max", type=int, default=Options.events_max, help="how long a life is")
+    parser.add_argument("seeds", nargs="*", help="7, 1-200, or several of either; by default 100 random ones")
+    parser.add_argument("--trace", action="store_true", help="print every event")
+    parser.add_argument("--lives", type=int, default=Options.lives, help="number of incarnations of the node")
+    parser.add_argument(
+        "--events-max", type=int, default=Options.events_max, help="maximum number of events per incarnation"
+    )
     parser.add_argument(
         "--disk", choices=("strict", "nasty"), help="what a power cut leaves of unsynced data"
     )
     parser.add_argument("--policy", choices=("durable", "page-cache", "mixed"), default=Options.policy)
     parser.add_argument(
-        "--endings", help="how lives end, some of cut,kill,stop; repeat one to see more of it"
+        "--endings", help="how incarnations end, some of cut,kill,stop; repeat one to get more of it"
     )
     parser.add_argument("--directories", type=int, choices=(1, 2), default=Options.directories)
     parser.add_argument("--compacts", action="store_true", help="some of the topics are compacted")
-    parser.add_argument("--faults", help="what else goes wrong, some of sync,full")
-    parser.add_argument(
-        "--ignored-site", help="leave out the syncs of one site, to see whether it is noticed"
-    )
+    parser.add_argument("--faults", help="further faults, some of sync,full")
+    parser.add_argument("--ignored-site", help="skip the syncs of one site, to see whether that is noticed")
     given = parser.parse_args(arguments)
     for name, allowed in (("endings", ("cut", "kill", "stop")), ("faults", ("sync", "full"))):
         if getattr(given, name) and not set(getattr(given, name).split(",")) <= set(allowed):
@@ -101,12 +102,12 @@ def main_cluster(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m testkit.sim --cluster", description="Run a simulated cluster."
     )
-    parser.add_argument("seeds", nargs="*", help="7, 1-200, or several of either; by default 100 fresh ones")
-    parser.add_argument("--trace", action="store_true", help="tell everything that happens")
-    parser.add_argument("--brokers", type=int, help="how many, instead of what the seed says")
+    parser.add_argument("seeds", nargs="*", help="7, 1-200, or several of either; by default 100 random ones")
+    parser.add_argument("--trace", action="store_true", help="print every event")
+    parser.add_argument("--brokers", type=int, help="number of brokers, instead of the seed's choice")
     parser.add_argument("--kinds", help="which faults, such as kill,pause")
     parser.add_argument("--faults", type=int, default=ClusterOptions.faults, help="how many")
-    parser.add_argument("--seconds", type=int, default=ClusterOptions.seconds, help="of simulated time")
+    parser.add_argument("--seconds", type=int, default=ClusterOptions.seconds, help="simulated time")
     parser.add_argument(
         "--groups",
         action=argparse.BooleanOptionalAction,

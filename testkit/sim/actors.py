@@ -1,8 +1,8 @@
-"""Clients of a simulated cluster: where they ask, what they know of leaders, and the topics they share.
+"""Clients of a simulated cluster: connections, known leaders, and shared topics.
 
-An actor asks any broker for the metadata and the leaders for data. It believes the newest leader epoch that
-it was told, as Kafka's clients do, since any broker may lag behind. Whatever gets no answer is told as None:
-nobody knows what became of it.
+An actor asks any broker for metadata and the leaders for data. It uses the newest leader epoch it knows, as
+Kafka's clients do, because any broker may lag behind. A request without a response is reported as None: its
+outcome is unknown.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _VERSIONS: Final[dict[int, int]] = {
     ApiKey.DELETE_GROUPS: 2, ApiKey.OFFSET_DELETE: 0, ApiKey.CONSUMER_GROUP_HEARTBEAT: 1,
 }  # fmt: skip
 
-#: Between two questions for the metadata.
+#: Time between two Metadata requests.
 _REFRESH_MS: Final = 150
 
-#: What a client answers with a look at the metadata and another try.
+#: Errors after which a client refreshes its metadata and retries.
 RETRIABLE: Final = frozenset(
     (
         ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -48,7 +48,7 @@ class Leader(NamedTuple):
 
 
 class Common:
-    """What the actors of one run share."""
+    """State that the actors of one run share."""
 
     def __init__(self, world: World, network: Network, brokers: list[int], ensemble: Ensemble) -> None:
         self.world = world
@@ -56,7 +56,7 @@ class Common:
         self.network = network
         self.brokers = brokers
         self.topics: dict[bytes, Topic] = {}
-        #: Whether anything new is begun.
+        #: Whether clients begin new work.
         self.is_open = True
         self.producer_ids: dict[int, str] = {}
 
@@ -70,19 +70,19 @@ class Actor:
         self.world = common.world
         self.name = name
         self.place = Place(name)
-        #: By broker and purpose: those of one purpose do not wait behind others.
+        #: By broker and purpose: requests of one purpose do not wait behind others.
         self._lanes: dict[tuple[int, str], Lane] = {}
         self.leaders: dict[tuple[bytes, int], Leader] = {}
-        #: By name, as the metadata last had them.
+        #: By name, as in the last metadata.
         self.ids: dict[str, bytes] = {}
         self._refreshing = False
         self._after_refresh: list[Callable[[], None]] = []
 
     def begin(self) -> None:
-        """Set to work."""
+        """Start work."""
 
     def later(self, delay_ms: int, action: Callable[[], None]) -> None:
-        """Unless this process is gone by then; while it is paused, that waits."""
+        """Call it later, unless this process is gone by then; while it is paused, the call waits."""
         self.world.later(delay_ms, lambda: self.place.take(0, action))
 
     def die(self) -> None:
@@ -103,8 +103,8 @@ class Actor:
         version: int | None = None,
         as_broker: int | None = None,
     ) -> None:
-        """`answered(response)`, or with None if no answer will come. With `as_broker` it is sent in the name
-        of that broker.
+        """`answered(response)`, or None if no response will come. With `as_broker` it authenticates as that
+        broker.
         """
         if self.place.life:
             return
@@ -127,7 +127,7 @@ class Actor:
         return self.common.brokers[self.world.below(len(self.common.brokers))]
 
     def refresh(self, then: Callable[[], None]) -> None:
-        """Ask somebody how things stand, a little later; those who want to know meanwhile share the answer."""
+        """Request metadata from some broker, a little later; concurrent callers share the response."""
         self._after_refresh.append(then)
         if not self._refreshing:
             self._refreshing = True

@@ -1,8 +1,8 @@
-"""An administrator: creates topics, deletes them, creates others of the same name, deletes records, moves
+"""An admin client: creates and deletes topics, recreates them under the same name, deletes records, and moves
 partitions between log directories.
 
-When its connection breaks in the middle, it does not know what became of its request; it asks for the
-metadata until it does. Until then nobody counts on the topic in question.
+When its connection breaks, the outcome of its request is unknown; it requests metadata until it knows. Until
+then no client relies on the topic.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ANY_START: Final = 1 << 62
 
 
 class Kind(NamedTuple):
-    """A name and what topics of this name are like."""
+    """A name, and the properties of its topics."""
 
     name: str
     partitions: int
@@ -37,13 +37,13 @@ class Admin(Client):
         self._kinds = kinds
         self._log_dirs = log_dirs
         self._pause_ms = pause_ms
-        #: Names whose last request has no answer.
+        #: Names whose last request has no response.
         self.unknown: dict[str, Kind] = {}
         self._generation = 0
 
     def connected(self) -> None:
         self._generation += 1
-        # A request of the connection before may still be on its way to the metadata log.
+        # A request of the previous connection may still be on its way to the metadata log.
         self._soon(500 if self.unknown else 1, self._look)
 
     def _soon(self, delay_ms: int, action: Callable[[], None]) -> None:
@@ -80,7 +80,7 @@ class Admin(Client):
             for history in topic.partitions:
                 history.start_max = _ANY_START
         self.shared.topics[topic_id] = topic
-        self.world.tell(f"admin: topic {kind.name} is {topic_id.hex()}")
+        self.world.log(f"admin: topic {kind.name} is {topic_id.hex()}")
 
     def _act(self) -> None:
         live = self.shared.live()
@@ -98,7 +98,7 @@ class Admin(Client):
             self._delete_records(live[self.world.below(len(live))])
 
     def _create(self, kind: Kind) -> None:
-        self.world.tell(f"admin: create {kind.name}")
+        self.world.log(f"admin: create {kind.name}")
         self.unknown[kind.name] = kind
 
         def answered(response: Any) -> None:
@@ -118,14 +118,14 @@ class Admin(Client):
         self.request(ApiKey.CREATE_TOPICS, {"topics": [topic]}, answered)
 
     def _delete(self, topic: Topic) -> None:
-        self.world.tell(f"admin: delete {topic.name} {topic.topic_id.hex()}")
+        self.world.log(f"admin: delete {topic.name} {topic.topic_id.hex()}")
         kind = next(kind for kind in self._kinds if kind.name == topic.name)
         self.unknown[topic.name] = kind
         topic.live = False
 
         def answered(response: Any) -> None:
             if response.responses[0].error_code == 0:
-                self.world.tell(f"admin: {topic.name} {topic.topic_id.hex()} is deleted")
+                self.world.log(f"admin: {topic.name} {topic.topic_id.hex()} is deleted")
                 del self.unknown[topic.name]
                 if self.shared.is_open and self.world.chance(0.5):
                     self._create(kind)
@@ -141,7 +141,7 @@ class Admin(Client):
     def _move(self, topic: Topic) -> None:
         at = self.world.below(len(topic.partitions))
         path = self._log_dirs[self.world.below(len(self._log_dirs))]
-        self.world.tell(f"admin: move {topic.name}-{at} to {path}")
+        self.world.log(f"admin: move {topic.name}-{at} to {path}")
         self.shared.is_delicate = True
 
         def answered(response: Any) -> None:
@@ -158,7 +158,7 @@ class Admin(Client):
         history = topic.partitions[at]
         offset = self.world.below(history.end_offset_min + 1)
         history.start_max = max(history.start_max, offset)
-        self.world.tell(f"admin: delete records of {history.name} before {offset}")
+        self.world.log(f"admin: delete records of {history.name} before {offset}")
         partitions = [{"partition_index": at, "offset": offset}]
         self.request(
             ApiKey.DELETE_RECORDS,

@@ -1,9 +1,8 @@
-"""A member of a classic group: it joins, assigns if it leads, asks for its assignment, and heartbeats until
-it must join again.
+"""A member of a classic group: it joins, assigns as leader, syncs, and sends heartbeats until it must rejoin.
 
-Eager members give everything up before they join; cooperative ones keep what they have, give up what the
-assignment takes from them, and join again for others to get it. The leader joins again when the topics have
-changed. Some are slow to join.
+Eager members revoke everything before they join. Cooperative members keep their partitions, revoke what the
+assignment takes from them, and rejoin. The leader rejoins when the topics have changed. Some members are slow
+to join.
 """
 
 from __future__ import annotations
@@ -40,13 +39,13 @@ class ClassicReader(GroupReader):
         self._is_cooperative = is_cooperative
         self._member_id = ""
         self._generation = -1
-        #: That of its last assignment.
+        #: The generation of its last assignment.
         self._owned_generation = -1
         self._is_stable = False
-        #: Which of its joins is under way: answers to earlier ones are nobody's.
+        #: The number of the current join: responses to earlier ones are ignored.
         self._attempt = 0
         self._assigned: tuple[Named, ...] = ()
-        #: If it leads: the topics that its assignment was made for.
+        #: As leader: the topics of its assignment.
         self._made_for: dict[str, tuple[bytes, int]] | None = None
 
     @property
@@ -63,7 +62,7 @@ class ClassicReader(GroupReader):
         self._look_later()
 
     def _join_when_known(self) -> None:
-        """Who leads must know the topics."""
+        """The leader must know the topics."""
         self.refresh(self._join)
 
     # --- joining ------------------------------------------------------------------------------------------------
@@ -87,7 +86,7 @@ class ClassicReader(GroupReader):
                 {"name": _COOPERATIVE if self._is_cooperative else _EAGER, "metadata": encode_subscription(said)}
             ],
         }  # fmt: skip
-        self.tell(f"joins as {self._member_id or 'somebody new'}")
+        self.log(f"joins as {self._member_id or 'somebody new'}")
 
         def answered(response: Any | None) -> None:
             if attempt == self._attempt:
@@ -109,9 +108,9 @@ class ClassicReader(GroupReader):
             self._failed(code)
 
     def _failed(self, code: int | None) -> None:
-        """Begin again, with what the error leaves of it."""
+        """Start again, with the state that the error leaves."""
         if code == ErrorCode.FENCED_INSTANCE_ID:
-            self.tell("is fenced")
+            self.log("is fenced")
             self.give_up()
             self.is_fenced = True
             return
@@ -129,7 +128,7 @@ class ClassicReader(GroupReader):
     # --- the assignment -----------------------------------------------------------------------------------------
 
     def _topics(self) -> dict[str, tuple[bytes, int]]:
-        """The topics that the group reads and that exist, as far as this process knows."""
+        """The existing topics of the group, as far as this process knows."""
         found = {}
         for name in self.story.names:
             topic_id = self.ids.get(name)
@@ -143,7 +142,8 @@ class ClassicReader(GroupReader):
         self._made_for = None
         if joined.leader == self._member_id:
             topics = self._topics()
-            # An assignment that is another's may be for other topics: it makes a new one when it looks.
+            # The assignment of another leader may be for other topics: the member makes a new one when it
+            # notices.
             self._made_for = {} if joined.skip_assignment else topics
             if not joined.skip_assignment:
                 counts = {name: count for name, (_topic_id, count) in topics.items()}
@@ -154,7 +154,7 @@ class ClassicReader(GroupReader):
                     {"member_id": member_id, "assignment": encode_assignment(places)}
                     for member_id, places in given.items()
                 ]
-                self.tell(f"assigns in {self._generation}: {given}")
+                self.log(f"assigns in {self._generation}: {given}")
         attempt, sent_ms, asked = self._attempt, self.world.now_ms, self.story.ownership.generation
         body = {
             "group_id": self.story.group_id, "generation_id": self._generation, "member_id": self._member_id,
@@ -173,14 +173,14 @@ class ClassicReader(GroupReader):
         self.client.ask(ApiKey.SYNC_GROUP, body, answered)
 
     def _synced(self, assigned: tuple[Named, ...], sent_ms: int, asked: int) -> None:
-        self.tell(f"has in {self._generation}: {assigned}")
+        self.log(f"has in {self._generation}: {assigned}")
         if self.client.is_sure:
             self.story.ownership.synced(self.who, asked, self._generation, assigned)
         self._is_stable = True
         self._assigned, self._owned_generation = assigned, self._generation
         lost = self._resolve(sent_ms)
         if lost and self._is_cooperative:
-            # Others wait for what it has given up.
+            # Other members wait for what it has revoked.
             self._join()
             return
         self._heartbeat_later(self._attempt)
@@ -189,7 +189,7 @@ class ClassicReader(GroupReader):
         return [(self.ids[name], number) for name, number in self._assigned if name in self.ids]
 
     def _resolve(self, sent_ms: int) -> bool:
-        """Own what the assignment's names mean now; whether something had to be given up for it."""
+        """Own the partitions of the assignment; returns whether something had to be revoked."""
         places = dict.fromkeys(self._resolved())
         lost = [place for place in self.owned if place not in places]
         if lost:
@@ -225,7 +225,7 @@ class ClassicReader(GroupReader):
             elif code == ErrorCode.REBALANCE_IN_PROGRESS:
                 self._rejoin(attempt)
             else:
-                self.tell(f"hears {code!r}")
+                self.log(f"hears {code!r}")
                 if code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
                     self.story.ownership.is_out(self.who, self.world.now_ms, repr(code))
                 self._failed(code)
@@ -233,7 +233,7 @@ class ClassicReader(GroupReader):
         self.client.ask(ApiKey.HEARTBEAT, body, answered)
 
     def _rejoin(self, attempt: int) -> None:
-        """It has to join again; it commits first, and some are slow."""
+        """It has to rejoin; it commits first, and some members are slow."""
 
         def join() -> None:
             if attempt == self._attempt:
@@ -252,7 +252,7 @@ class ClassicReader(GroupReader):
                 self.client.is_sure = False
                 self._resolve(now_ms)
                 if self._made_for is not None and self._made_for != self._topics():
-                    self.tell("leads, and the topics have changed")
+                    self.log("leads, and the topics have changed")
                     self._join()
             self._look_later()
 

@@ -1,8 +1,7 @@
-"""A client's connection in the simulation, and the topics that the clients of one run share.
+"""A client connection in the simulation, and the topics that the clients of one run share.
 
 Requests are real frames: bodies by the compiled encoders, framing by `wire/frames.py`. A client whose
-connection breaks connects again as soon as there is a node, and whoever asked learns that no answer will
-come.
+connection breaks reconnects as soon as there is a node. Its open requests are reported as unanswered.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from testkit.checkers.partition import PartitionHistory
 from testkit.sim.node import Link, SimNode
 from testkit.sim.world import World
 
-#: The versions spoken: topics by id wherever the protocol can, so that a topic made anew is another topic.
+#: Request versions: with topic ids if possible, so that a recreated topic is another topic.
 VERSIONS: dict[int, int] = {
     ApiKey.PRODUCE: 13, ApiKey.FETCH: 13, ApiKey.LIST_OFFSETS: 7, ApiKey.METADATA: 12,
     ApiKey.CREATE_TOPICS: 7, ApiKey.DELETE_TOPICS: 6, ApiKey.DELETE_RECORDS: 2, ApiKey.INIT_PRODUCER_ID: 4,
@@ -30,7 +29,7 @@ _RECONNECT_MS = 40
 
 
 class Topic:
-    """A topic as its clients know it. `live` only while it is certain that it exists."""
+    """A topic as its clients know it. `live` only while it certainly exists."""
 
     __slots__ = ("_label", "is_compacted", "is_durable", "live", "name", "partitions", "topic_id")
 
@@ -47,7 +46,7 @@ class Topic:
         self.grow(count)
 
     def grow(self, count: int) -> None:
-        """There are at least so many partitions."""
+        """The topic has at least this many partitions."""
         for at in range(len(self.partitions), count):
             name = f"{self._label}-{at}"
             self.partitions.append(
@@ -56,7 +55,7 @@ class Topic:
 
 
 class SentBatch(NamedTuple):
-    """A batch that a producer has sent, and sends again until it is answered."""
+    """A batch that a producer has sent, and resends until it is answered."""
 
     topic: Topic
     partition: int
@@ -70,18 +69,16 @@ class SentBatch(NamedTuple):
 
 
 class Shared:
-    """What the clients of one run have in common: the node there is now, and the topics by id, in order of
-    creation.
-    """
+    """State that the clients of one run share: the current node, and the topics by id, in order of creation."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.node: SimNode | None = None
         self.topics: dict[bytes, Topic] = {}
-        #: Whether clients start anything new.
+        #: Whether clients begin new work.
         self.is_open = True
         self.producer_ids: dict[int, str] = {}
-        #: Whether something just happened that a crash soon afterwards would find half done.
+        #: Whether a crash soon would interrupt something.
         self.is_delicate = False
 
     def live(self, *, is_durable: bool | None = None) -> list[Topic]:
@@ -93,7 +90,7 @@ class Shared:
 
 
 class Client:
-    """One connection at a time. Subclasses say what to do when it is there, and when it is lost."""
+    """One connection at a time. Subclasses react when it is established and when it is lost."""
 
     def __init__(self, shared: Shared, name: str) -> None:
         self.shared = shared
@@ -107,7 +104,7 @@ class Client:
         """Called when there is a new connection."""
 
     def disconnected(self) -> None:
-        """Called when it is gone, with everything that was not answered."""
+        """Called when it is lost, with all unanswered requests."""
 
     @property
     def is_connected(self) -> bool:
@@ -130,7 +127,7 @@ class Client:
         self._link.send(frame)
 
     def hang_up(self) -> None:
-        """Break the connection from this side, as a client does that gave up waiting."""
+        """Close the connection, as a client does that gives up waiting."""
         if self._link is not None:
             self._link.close()
             self._lost()

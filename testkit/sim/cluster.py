@@ -1,10 +1,9 @@
-"""One run of a cluster: three to five brokers, each on its own machine, while twenty things go wrong in sixty
-seconds.
+"""One run of a cluster: three to five brokers, each on its own machine, with twenty faults in sixty seconds.
 
-Everything follows from the seed. Clients work all the time and find leaders as they can; `invariants.py`
-looks after every turn. Then everything is mended: the cluster must come to rest, every replica in sync, and
-fresh readers find all that was promised. `run_cluster` returns what happened, or raises Failure, whose text
-says how to see it again.
+Everything follows from the seed. Clients work all the time; `invariants.py` checks the cluster after every
+turn. Then all faults are repaired. The cluster must come to rest with every replica in sync, and new readers
+must find everything that was acknowledged. `run_cluster` returns the outcome, or raises Failure with the
+command that replays it.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ from testkit.sim.transactions import Transactions
 from testkit.sim.world import START_MS, World
 
 _SESSION_TIMEOUT_MS: Final = 4000
-#: When the first broker has joined, clients are at work, and things may go wrong.
+#: When the first broker has joined and clients work: faults may begin.
 _FAULTS_FROM_MS: Final = 2000
-#: How long the cluster may take to come to rest once all is well.
+#: How long the cluster may take to come to rest after the repair.
 _QUIET_MS: Final = 60_000
 _QUIET_EVENTS: Final = 30_000
 _LOOK_MS: Final = 250
-#: A run that has had so many events is mended before its time, so that none takes more than 10,000.
+#: A run with this many events is repaired early, so that none takes more than 10,000.
 _EVENTS_MAX: Final = 9000
 
 
@@ -48,9 +47,9 @@ _EVENTS_MAX: Final = 9000
 class ClusterOptions:
     seconds: int = 60
     faults: int = 20
-    #: None: the seed decides.
+    #: None: chosen by the seed.
     brokers: int | None = None
-    #: The names of faults that may happen; empty for all.
+    #: Names of the faults that may happen; empty: all.
     kinds: tuple[str, ...] = ()
     #: Whether there are consumer groups; None: in every third seed.
     groups: bool | None = None
@@ -58,7 +57,7 @@ class ClusterOptions:
     transactions: bool | None = None
 
     def arguments(self) -> str:
-        """The same on the command line."""
+        """The same as command line options."""
         given = [
             f" --{name} {getattr(self, name)}"
             for name in ("seconds", "faults", "brokers")
@@ -76,28 +75,28 @@ class ClusterOptions:
 class ClusterOutcome:
     seed: int
     events: int = 0
-    #: How long things went wrong.
+    #: How long faults happened.
     seconds: int = 0
     acknowledged: int = 0
     #: Offsets that groups committed, and how often coordinators were compared with their logs.
     commits: int = 0
     looks: int = 0
-    #: Transactions that were committed.
+    #: Committed transactions.
     transactions: int = 0
     faults: Counter[str] = field(default_factory=Counter)
     trace: list[str] = field(default_factory=list)
 
 
 class Machine:
-    """A computer with a disk, and the broker that runs there now, if one does."""
+    """A machine with a disk, and the broker that runs on it, if any."""
 
     def __init__(self, cluster: Cluster, node_id: int) -> None:
         self._cluster = cluster
         world = cluster.world
         self.node_id = node_id
         self.name = f"b{node_id}"
-        tell = (lambda text: world.tell(f"{self.name} {text}")) if world.disk_traced else None
-        self.disk = SimDisk(world.random, strict=world.chance(0.5), tell=tell)
+        log = (lambda text: world.log(f"{self.name} {text}")) if world.disk_traced else None
+        self.disk = SimDisk(world.random, strict=world.chance(0.5), log=log)
         self.disk.make_dir(DATA_DIR.rpartition("/")[0])
         self.disk.sync_dir("/")
         self.member: Member | None = None
@@ -109,7 +108,7 @@ class Machine:
                 "auto.create.topics.enable": "false", "log.retention.check.interval.ms": "20000",
                 "log.recovery.point.interval.bytes": str(500 + world.below(20_000)),
                 "log.cleaner.backoff.ms": "30000", "replica.lag.time.max.ms": "2000",
-                # Five brokers have ten times as many pairs that ask each other for nothing as two.
+                # Five brokers have ten times as many idle pairs as two.
                 "replica.fetch.wait.max.ms": "500" if cluster.count <= 3 else "1000",
                 **cluster.settings,
             }
@@ -128,7 +127,7 @@ class Machine:
             self._ghost.power_returns()
             self._ghost = None
         self.disk.heal()
-        cluster.world.tell(f"{self.name}: --- starts")
+        cluster.world.log(f"{self.name}: --- starts")
         self.member = Member(
             cluster.world,
             self.disk,
@@ -151,7 +150,7 @@ class Machine:
     def lose_power(self) -> None:
         member, self.member = self.member, None
         if member is not None:
-            self._cluster.world.tell(f"{self.name}: --- the power is cut")
+            self._cluster.world.log(f"{self.name}: --- the power is cut")
             self._cluster.invariants.gone(member, lost_power=True)
             self.disk.cut_after = None
             member.lose_power()
@@ -252,9 +251,9 @@ class Cluster:
         except Anomaly as anomaly:
             raise self._failure(anomaly.kind, str(anomaly)) from anomaly
         except Exception as error:
-            # Whatever the core lets out is a failure of the core.
+            # An exception that leaves the core is a bug of the core.
             where = traceback.extract_tb(error.__traceback__)[-1]
-            self.world.tell("".join(traceback.format_exception(error)))
+            self.world.log("".join(traceback.format_exception(error)))
             raise self._failure("crash", f"{error!r} at {where.filename}:{where.lineno}") from error
         self.outcome.events = self.world.events
         self.outcome.trace = self.world.trace
@@ -306,7 +305,7 @@ class Cluster:
             self.outcome.faults[self.faults.happen()] += 1
 
     def _heal(self) -> None:
-        self.world.tell("--- everything is mended")
+        self.world.log("--- everything is mended")
         self.is_healed = True
         self.common.is_open = False
         self.ensemble.is_down = False
@@ -325,7 +324,7 @@ class Cluster:
             self.transactions.heal()
 
     def _rest(self) -> None:
-        """Until every replica is in sync and every client has its answers."""
+        """Until every replica is in sync and every client has its responses."""
         deadline_ms, events_max = self.world.now_ms + _QUIET_MS, self.world.events + _QUIET_EVENTS
         look_ms = 0
         why: str | None = "nothing was looked at"

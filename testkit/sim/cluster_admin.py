@@ -1,9 +1,7 @@
-"""An administrator of a cluster: creates topics and deletes them, elects preferred leaders, moves replicas to
-other brokers.
+"""An admin client of a cluster: creates and deletes topics, elects preferred leaders, reassigns replicas.
 
-It asks any broker, and often does not learn what became of it: a topic that it asked for is one once the
-metadata has it, and one that it asked to be deleted is nobody's business any more, unless the answer was yes:
-then it may not be there at the end.
+It asks any broker, and often does not learn the outcome. A topic exists once the metadata has it. A topic
+whose deletion was requested is ignored. If the deletion was acknowledged, the topic must be gone at the end.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ _PARTITIONS_MAX: Final = 4
 
 
 class ClusterKind(NamedTuple):
-    """What topics of a name are like."""
+    """The properties of the topics of a name."""
 
     name: str
     partitions: int
@@ -40,7 +38,7 @@ class ClusterAdmin(Actor):
         self._grows = grows
         self._kinds = {kind.name: kind for kind in kinds}
         self._pause_ms = pause_ms
-        #: Topics whose deletion was granted.
+        #: Topics whose deletion was acknowledged.
         self.deleted: dict[bytes, None] = {}
 
     def begin(self) -> None:
@@ -72,24 +70,24 @@ class ClusterAdmin(Actor):
             self._next()
 
     def adopt(self) -> None:
-        """Take on what the metadata has and nobody has heard of."""
+        """Add topics that are new in the metadata."""
         for name, topic_id in self.ids.items():
             if topic_id not in self.common.topics and name in self._kinds and topic_id not in self.deleted:
                 kind = self._kinds[name]
                 topic = Topic(name, topic_id, kind.partitions, is_durable=True, is_compacted=False)
                 self.common.topics[topic_id] = topic
-                self.world.tell(f"admin: topic {name} is {topic_id.hex()} {kind.configs}")
+                self.world.log(f"admin: topic {name} is {topic_id.hex()} {kind.configs}")
         if self._grows:
             for topic_id, number in self.leaders:
                 if topic_id in self.common.topics:
                     self.common.topics[topic_id].grow(number + 1)
 
     def _create(self, kind: ClusterKind) -> None:
-        self.world.tell(f"admin: create {kind.name}")
+        self.world.log(f"admin: create {kind.name}")
 
         def answered(response: Any | None) -> None:
             if response is not None:
-                self.world.tell(f"admin: {kind.name}: {response.topics[0].error_code!r}")
+                self.world.log(f"admin: {kind.name}: {response.topics[0].error_code!r}")
             self._next(100)
 
         configs = [{"name": name, "value": value} for name, value in kind.configs.items()]
@@ -100,12 +98,12 @@ class ClusterAdmin(Actor):
         self.ask(self.any_broker(), ApiKey.CREATE_TOPICS, {"topics": [topic]}, answered)
 
     def _delete(self, topic: Topic) -> None:
-        self.world.tell(f"admin: delete {topic.name} {topic.topic_id.hex()}")
+        self.world.log(f"admin: delete {topic.name} {topic.topic_id.hex()}")
         topic.live = False
 
         def answered(response: Any | None) -> None:
             if response is not None and response.responses[0].error_code == 0:
-                self.world.tell(f"admin: {topic.name} {topic.topic_id.hex()} is deleted")
+                self.world.log(f"admin: {topic.name} {topic.topic_id.hex()} is deleted")
                 self.deleted[topic.topic_id] = None
             self._next()
 
@@ -117,11 +115,11 @@ class ClusterAdmin(Actor):
         if count > _PARTITIONS_MAX:
             self._next()
             return
-        self.world.tell(f"admin: {topic.name} gets {count} partitions")
+        self.world.log(f"admin: {topic.name} gets {count} partitions")
 
         def answered(response: Any | None) -> None:
             if response is not None:
-                self.world.tell(f"admin: {topic.name}: {response.results[0].error_code!r}")
+                self.world.log(f"admin: {topic.name}: {response.results[0].error_code!r}")
             self._next(100)
 
         rows = [{"name": topic.name, "count": count, "assignments": None}]
@@ -129,7 +127,7 @@ class ClusterAdmin(Actor):
         self.ask(self.any_broker(), ApiKey.CREATE_PARTITIONS, body, answered)
 
     def _elect(self) -> None:
-        self.world.tell("admin: elect preferred leaders")
+        self.world.log("admin: elect preferred leaders")
         body = {"election_type": 0, "topic_partitions": None, "timeout": 1000}
         self.ask(self.any_broker(), ApiKey.ELECT_LEADERS, body, self._answered("elect"))
 
@@ -138,7 +136,7 @@ class ClusterAdmin(Actor):
         brokers = list(self.common.brokers)
         self.world.random.shuffle(brokers)
         replicas = brokers[: self._kinds[topic.name].replicas]
-        self.world.tell(f"admin: move {topic.name}-{at} to {replicas}")
+        self.world.log(f"admin: move {topic.name}-{at} to {replicas}")
         rows = [{"partition_index": at, "replicas": replicas}]
         body = {"timeout": 1000, "topics": [{"name": topic.name, "partitions": rows}]}
         self.ask(self.any_broker(), ApiKey.ALTER_PARTITION_REASSIGNMENTS, body, self._answered("move"))
@@ -146,7 +144,7 @@ class ClusterAdmin(Actor):
     def _answered(self, what: str) -> Callable[[Any | None], None]:
         def answered(response: Any | None) -> None:
             if response is not None:
-                self.world.tell(f"admin: {what}: {ErrorCode(response.error_code)!r}")
+                self.world.log(f"admin: {what}: {ErrorCode(response.error_code)!r}")
             self._next()
 
         return answered

@@ -1,10 +1,9 @@
-"""Producers of a cluster: idempotent ones, which send again until they know; plain ones with acks=all or 1,
-which never do.
+"""Producers of a cluster: idempotent ones, which retry until they have an answer, and plain ones with
+acks=all or 1, which never retry.
 
-An idempotent producer keeps what is not acknowledged of each partition, in order. When anything of it fails,
-it waits until nothing of that partition is under way, looks for the leader, and sends all of it again with
-the same sequences. What is acknowledged with acks=all is noted as a promise; what acks=1 acknowledges is
-none.
+An idempotent producer keeps the unacknowledged batches of each partition, in order. When one of them fails,
+it waits until no request for that partition is in flight, looks up the leader, and resends all of them with
+the same sequences. Records acknowledged with acks=all are guaranteed; those with acks=1 are not.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ class ClusterProducer(Actor):
         self._number = 0
         self._losses = 0
         self._sequences: dict[Key, int] = {}
-        #: By partition: what is not answered, in order. Plain producers have nothing here.
+        #: By partition: unanswered batches, in order. Plain producers have none.
         self.unanswered: dict[Key, list[SentBatch]] = {}
         self._in_flight: dict[Key, int] = {}
-        #: By partition: the first sequence that was acknowledged.
+        #: By partition: the first acknowledged sequence.
         self._first: dict[Key, int] = {}
-        #: Partitions all of which is sent again once nothing of it is under way.
+        #: Partitions whose batches are all resent when none of their requests is in flight.
         self._failed: dict[Key, None] = {}
         self.acknowledged = 0
 
@@ -91,7 +90,7 @@ class ClusterProducer(Actor):
         if len(waiting) >= _IN_FLIGHT_MAX:
             return
         history = topic.partitions[partition]
-        # Of a plain producer, order is kept only on one connection to one leader.
+        # The order of a plain producer is kept only on one connection to one leader.
         whose = (
             self.name
             if self._is_idempotent or leader is None
@@ -140,37 +139,37 @@ class ClusterProducer(Actor):
         self._in_flight[key] -= 1
         if response is None:
             self._losses += 1
-            self.world.tell(f"{self.name}: {batch.values[0]!r} gets no answer")
+            self.world.log(f"{self.name}: {batch.values[0]!r} gets no answer")
             self._refused(batch)
         else:
             row = response.responses[0].partition_responses[0]
             if row.error_code == 0:
                 self._accepted(batch, row.base_offset)
             elif row.error_code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER and self._is_idempotent:
-                # It is there, further back than a leader remembers where: later ones went to another leader
-                # meanwhile.
+                # It is in the log, older than the batches that a leader remembers: later ones went to another
+                # leader.
                 self.unanswered[key].remove(batch)
                 for value in batch.values:
                     batch.topic.partitions[batch.partition].is_there(value)
             elif row.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and self._is_before_all(batch):
-                # It was refused when the partition knew nothing of this producer, and the next, under way
-                # already, was taken as its first. A real client begins another epoch with it.
+                # It was refused when the partition did not know this producer, and the next batch, already in
+                # flight, was accepted as its first. A real client begins another epoch then.
                 self.unanswered[key].remove(batch)
             else:
-                self.world.tell(f"{self.name}: {batch.values[0]!r} is refused: {row.error_code!r}")
+                self.world.log(f"{self.name}: {batch.values[0]!r} is refused: {row.error_code!r}")
                 self._check(batch, row.error_code)
                 self._refused(batch)
         if key in self._failed and self._in_flight[key] == 0:
             self.refresh(lambda: self._repeat(key))
 
     def _is_before_all(self, batch: SentBatch) -> bool:
-        """Whether all that was acknowledged in its partition was sent after it."""
+        """Whether everything acknowledged in its partition was sent after it."""
         return batch.sequence < self._first.get(batch.key, 0)
 
     def _accepted(self, batch: SentBatch, offset: int) -> None:
         history = batch.topic.partitions[batch.partition]
         if self.world.traced:
-            self.world.tell(
+            self.world.log(
                 f"{self.name}: {batch.values[0]!r} x{len(batch.values)} is at {offset} of {history.name} acks {self._acks}"
             )
         if self._is_idempotent:
@@ -184,7 +183,7 @@ class ClusterProducer(Actor):
                 history.acknowledge(value, offset + at)
 
     def _check(self, batch: SentBatch, error: int) -> None:
-        """Errors that say that something is wrong."""
+        """Errors that indicate a bug."""
         if error in RETRIABLE or not batch.topic.live:
             return
         if error == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
@@ -209,7 +208,7 @@ class ClusterProducer(Actor):
         self.refresh(lambda: self._repeat(key))
 
     def _repeat(self, key: Key) -> None:
-        """Send all of a partition again, if it is known to whom."""
+        """Resend all batches of a partition, if its leader is known."""
         if key not in self._failed or self._in_flight.get(key, 0):
             return
         waiting, leader = self.unanswered[key], self.leaders.get(key)

@@ -1,8 +1,8 @@
-"""Readers of a cluster: one that follows everything for the whole run, and fresh ones that read it all at the
-end.
+"""Readers of a cluster: one that reads everything during the whole run, and fresh ones that read everything
+at the end.
 
-A reader asks each leader, by the epoch that it knows, for the partitions which that one leads. What is read
-is committed: it may never be gone, nor become something else, whoever leads later.
+A reader asks each leader, with the epoch that it knows, for its partitions. Records that were read are
+committed: they may never disappear or change, whoever leads later.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ClusterReader(Actor):
         self.positions: dict[Key, int] = {}
         #: By partition and leader epoch.
         self._watermarks = HighWatermarks()
-        #: Leaders that a fetch is under way to.
+        #: Leaders with a fetch in flight.
         self._asked: dict[int, None] = {}
         self._pausing = False
         self.isolation_level = 0
@@ -60,7 +60,7 @@ class ClusterReader(Actor):
         self.later(self._pause_ms, (lambda: self.refresh(go_on)) if looks else go_on)
 
     def _fetch(self) -> None:
-        """One request to each leader that has none under way."""
+        """One request to each leader without one in flight."""
         if self.is_finished():
             return
         by_leader: dict[int, dict[bytes, list[dict[str, Any]]]] = {}
@@ -120,7 +120,7 @@ class ClusterReader(Actor):
         )  # fmt: skip
 
     def take_row(self, topic: Topic, row: Any, epoch: int, node_id: int) -> bool:
-        """One partition of an answer; False if the metadata must be looked at."""
+        """Check one partition of a response; False if the metadata must be refreshed."""
         number, error = row.partition_index, row.error_code
         key, history = (topic.topic_id, number), topic.partitions[number]
         if error in RETRIABLE or not topic.live:
@@ -143,7 +143,7 @@ class ClusterReader(Actor):
 
 
 class FreshReader(ClusterReader):
-    """Reads everything once: each partition from its start to where it ends now."""
+    """Reads everything once: each partition from its start to its present end."""
 
     def __init__(self, common: Common, name: str, ends: dict[Key, int]) -> None:
         super().__init__(common, name, pause_ms=5)

@@ -1,9 +1,9 @@
-"""Readers: a consumer that follows all partitions for the whole run, and an auditor that reads everything
-afresh.
+"""Readers: a consumer that reads all partitions during the whole run, and an auditor that reads everything
+again.
 
-The consumer keeps its positions across crashes, so it notices when something it saw is gone or has become
-something else. The auditor is made after each start; it reads every live partition from its start to the end
-that must be there, asks for some records by their time, and for the topics themselves.
+The consumer keeps its positions across crashes, so it notices when a record disappears or changes. An auditor
+is created after each start. It reads every live partition from its start to the required end, looks up some
+records by timestamp, and checks the topics.
 """
 
 from __future__ import annotations
@@ -92,10 +92,10 @@ class Reader(Client):
         topic.partitions[partition].read(offset, value)
 
     def skipped(self, key: tuple[bytes, int]) -> None:
-        """The log's start overtook this reader."""
+        """The log start passed the position of this reader."""
 
     def _take(self, topic: Topic, row: Any) -> bool:
-        """One partition of an answer; False if it cannot be read now."""
+        """Check one partition of a response; False if it cannot be read now."""
         number, error = row.partition_index, row.error_code
         key, history = (topic.topic_id, number), topic.partitions[number]
         if error in (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
@@ -126,7 +126,7 @@ class Reader(Client):
             self.got(topic, number, record.offset, record.value or b"")
             position = record.offset + 1
         if topic.is_compacted:
-            # The last records of a batch may be gone, and all of them: its header says how far it reached.
+            # Compaction may have removed the last records of a batch, or all: its header has the last offset.
             for batch in whole_batches(row.records or b""):
                 header = HEADER.unpack_from(batch)
                 position = max(position, header[0] + header[6] + 1)
@@ -135,17 +135,17 @@ class Reader(Client):
 
 
 class Consumer(Reader):
-    """Follows everything."""
+    """Reads everything."""
 
 
 class Auditor(Reader):
-    """Reads everything once, after a start; `done` when all that must be there was found."""
+    """Reads everything once, after a start; `done` when everything required was found."""
 
     def __init__(self, shared: Shared, name: str) -> None:
         super().__init__(shared, name)
         self.done = False
         self._logs: dict[tuple[bytes, int], dict[int, bytes]] = {}
-        #: What must be there: the topics that live now, and how far their partitions reach now.
+        #: The required content: the present live topics and the ends of their partitions.
         self._topics = shared.live()
         self._ends = {
             (topic.topic_id, at): history.end_offset_min
@@ -170,7 +170,7 @@ class Auditor(Reader):
         self._logs.pop(key, None)
 
     def disconnected(self) -> None:
-        # Its node is gone; the next one gets an auditor of its own.
+        # Its node is gone; the next one gets its own auditor.
         self.done = True
 
     def begin(self) -> None:
@@ -209,7 +209,7 @@ class Auditor(Reader):
         self._ask_for_times()
 
     def _ask_for_times(self) -> None:
-        """Records found by their time: what the time index promises."""
+        """Look up records by timestamp, to check the time index."""
         asked = []
         for topic in self._topics:
             for at, history in enumerate(topic.partitions):
@@ -226,7 +226,7 @@ class Auditor(Reader):
     def _ask_for_time(self, topic: Topic, at: int, offset: int, timestamp_ms: int) -> None:
         def answered(response: Any) -> None:
             row = response.topics[0].partitions[0]
-            # Records may have been deleted since the question.
+            # Records may have been deleted since the request.
             is_there = topic.live and offset >= topic.partitions[at].start_max
             if is_there and row.error_code == 0 and not 0 <= row.offset <= offset:
                 raise Anomaly(
@@ -246,6 +246,6 @@ class Auditor(Reader):
         )
 
     def _finish(self) -> None:
-        self.world.tell(f"{self.name}: everything is there")
+        self.world.log(f"{self.name}: everything is there")
         self.done = True
         self.hang_up()

@@ -1,7 +1,7 @@
-"""A member of a consumer group (KIP-848): what it says in a heartbeat, and what it makes of the answer.
+"""A member of a consumer group (KIP-848): the content of its heartbeats, and its reaction to responses.
 
-It says all that it has to say when it joins and when it does not know what was heard; else only what has
-changed. What it is told is its target: it gives up what is not in it first, then takes the rest, and says so.
+It sends its full state when it joins and when a response was lost; else only changes. The assignment in a
+response is its target: it revokes the other partitions first, then takes the new ones, and reports them.
 Pure; called by `consumer_reader.py`.
 """
 
@@ -29,11 +29,11 @@ class ConsumerMember:
         self._names = names
         self._regex = regex
         self.epoch = JOINING
-        #: What it has, and what it was told to have.
+        #: Its partitions, and its target.
         self.owned: frozenset[Place] = frozenset()
         self.told: frozenset[Place] = frozenset()
         self._says_all = True
-        #: What it last said that it owns, and was heard.
+        #: The last reported partitions that were acknowledged.
         self._said: frozenset[Place] | None = None
 
     def request(self, rebalance_ms: int) -> dict[str, Any]:
@@ -57,11 +57,11 @@ class ConsumerMember:
         }  # fmt: skip
 
     def unheard(self) -> None:
-        """No answer came: nobody knows what the coordinator has heard."""
+        """No response came: the coordinator may or may not have received the heartbeat."""
         self._says_all = True
 
     def heard(self, answer: Any, said: frozenset[Place]) -> bool:
-        """An answer to a heartbeat in which it owned `said`; True if it has something to change."""
+        """A response to a heartbeat that reported `said`; True if the member has something to change."""
         self._says_all = False
         self._said = said
         self.epoch = answer.member_epoch
@@ -74,7 +74,7 @@ class ConsumerMember:
         return self.told != self.owned
 
     def begin_again(self) -> None:
-        """It is not in the group any more: what it had is lost."""
+        """It is not in the group any more: its partitions are lost."""
         self.epoch = JOINING
         self.owned = self.told = frozenset()
         self._says_all = True

@@ -1,7 +1,7 @@
-"""A member of a consumer group (KIP-848): heartbeats tell it what to have, and it says what it has.
+"""A reader that is a member of a consumer group (KIP-848).
 
-What it is told to give up it commits and gives up first, at once or late; only then it takes what is new, and
-says so. When it is fenced it has lost everything and joins again. Decisions are `consumer_member.py`'s.
+It commits and revokes partitions first, at once or late; only then it takes new ones, and reports them. When
+it is fenced, its partitions are lost and it rejoins. `consumer_member.py` makes the decisions.
 """
 
 from __future__ import annotations
@@ -25,16 +25,15 @@ class ConsumerReader(GroupReader):
         super().__init__(story, name, life, instance_id)
         names = () if regex is not None else story.names
         self._member = ConsumerMember(story.group_id, self.label, instance_id, names, regex)
-        #: The heartbeat that waits for its time has this number: earlier ones are over.
+        #: The number of the next heartbeat: earlier ones are cancelled.
         self._turn = 0
         self._is_asking = False
-        #: The next one is to follow at once.
+        #: The next heartbeat follows at once.
         self._is_hurried = False
         self._is_revoking = False
-        #: When the coordinator began to wait for what it has to give up, at the earliest.
+        #: The earliest time at which the coordinator began to wait for a revocation.
         self._told_ms: int | None = None
-        #: When the first heartbeat was sent since one was answered: its answer may have been lost with what
-        #: it said.
+        #: When the first unanswered heartbeat was sent: its response may have been lost.
         self._unanswered_ms: int | None = None
 
     @property
@@ -56,7 +55,7 @@ class ConsumerReader(GroupReader):
         self._heartbeat_after(0)
 
     def _heartbeat_after(self, delay_ms: int) -> None:
-        """The next heartbeat is then, whatever was planned; but only one is under way at a time."""
+        """Send the next heartbeat then, instead of the planned one; only one is in flight at a time."""
         if self._is_asking:
             self._is_hurried = True
             return
@@ -92,7 +91,7 @@ class ConsumerReader(GroupReader):
         before = member.told
         changes = member.heard(answer, said)
         if member.told != before:
-            self.tell(f"epoch {member.epoch}: is told {[(t.hex()[:4], n) for t, n in sorted(member.told)]}")
+            self.log(f"epoch {member.epoch}: is told {[(t.hex()[:4], n) for t, n in sorted(member.told)]}")
         if not member.revoking:
             self._told_ms = None
         elif self._told_ms is None:
@@ -113,7 +112,7 @@ class ConsumerReader(GroupReader):
             self._take_all(sent_ms)
 
     def _revoked(self) -> None:
-        """What it had to give up is committed, or cannot be."""
+        """The revoked partitions are committed, or cannot be."""
         self._is_revoking = False
         member = self._member
         gone = member.revoking
@@ -137,17 +136,17 @@ class ConsumerReader(GroupReader):
             if code != ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
                 self.client.lost()
         elif code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH):
-            self.tell(f"hears {code!r}")
+            self.log(f"hears {code!r}")
             if code == ErrorCode.UNKNOWN_MEMBER_ID:
                 self.story.ownership.is_out(self.who, self.world.now_ms, repr(code))
             self.give_up()
             self._told_ms = self._unanswered_ms = None
             member.begin_again()
         elif code == ErrorCode.UNRELEASED_INSTANCE_ID and member.epoch == JOINING:
-            # The process before it went without a word.
+            # The previous process ended without leaving.
             delay_ms = _HEARTBEAT_MS
         elif code == ErrorCode.FENCED_INSTANCE_ID:
-            self.tell("is fenced")
+            self.log("is fenced")
             self.give_up()
             self.is_fenced = True
             return

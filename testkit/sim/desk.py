@@ -1,9 +1,10 @@
-"""A desk is a transactional id: somebody sits there, is killed, or held up so long that somebody else sits
-down and fences it; then it comes back, and knows nothing of that. Most of it happens in the midst of a
-transaction.
+"""A desk: the sequence of producers of one transactional id.
 
-When everything is mended the desks of those who must work are taken, others only sometimes; of some the last
-one is killed in its last transaction, which must end by its time-out.
+A producer is killed, or paused for so long that another one takes the desk and fences it. Then the paused one
+resumes, without knowing. Most of that happens during a transaction.
+
+After the repair the desks that must work get a producer; others only sometimes. At some desks the last
+producer is killed in its last transaction, which must end by its timeout.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from testkit.sim.world import World
 
 
 class Desk:
-    #: How often the last worker of a desk is killed in its last transaction.
+    #: How often the last producer of a desk is killed in its last transaction.
     killed_at_last: ClassVar = 0.35
 
     def __init__(
@@ -27,11 +28,11 @@ class Desk:
         self._world = world
         self._make = make
         self._haunt = haunt
-        #: Whether somebody has to sit there in the end.
+        #: Whether the desk needs a producer in the end.
         self._must_work = must_work
         self._life = 0
         self.worker: Worker | None = None
-        #: Those who were held up.
+        #: Paused producers.
         self.zombies: list[Worker] = []
         self._is_healed = False
 
@@ -42,13 +43,13 @@ class Desk:
         worker = self.worker = self._make(self._life)
         worker.gone = lambda: self._gone(worker)
         worker.haunt = self._haunt
-        worker.tell(f"--- comes, version {worker.version}")
+        worker.log(f"--- comes, version {worker.version}")
         play(worker.work())
         if not self._is_healed:
             self._world.later(2000 + self._world.below(12_000), lambda: self._doom(worker))
 
     def _doom(self, worker: Worker) -> None:
-        """Its end comes, mostly in the midst of something."""
+        """Its end comes, mostly during a transaction."""
         if self.worker is not worker or self._is_healed:
             return
         if self._world.chance(0.8):
@@ -56,7 +57,7 @@ class Desk:
         self._world.later(5000, lambda: self._end(worker))
 
     def _gone(self, worker: Worker) -> None:
-        worker.tell("--- gives up")
+        worker.log("--- gives up")
         if self.worker is worker:
             self.worker = None
             if self._must_work or not self._is_healed:
@@ -69,13 +70,13 @@ class Desk:
         self.worker = None
         away_ms = world.below(1500) if world.chance(0.7) else world.below(12_000)
         if world.chance(0.5):
-            worker.tell("--- is killed")
+            worker.log("--- is killed")
             ghost = worker.last_words()
             if ghost is not None:
                 world.later(world.below(9000), lambda: self._haunt(ghost))
             worker.die()
         else:
-            worker.tell("--- is held up")
+            worker.log("--- is held up")
             worker.place.state = "paused"
             worker.is_retired = True
             self.zombies.append(worker)
@@ -85,7 +86,7 @@ class Desk:
     def _resume(self, worker: Worker) -> None:
         if worker.place.state != "paused":
             return
-        worker.tell("--- goes on")
+        worker.log("--- goes on")
         worker.place.state = "running"
         inbox, worker.place.inbox = worker.place.inbox, []
         for action in inbox:
@@ -97,19 +98,19 @@ class Desk:
             self._resume(zombie)
         worker = self.worker
         if worker is not None and not self._must_work and self._world.chance(self.killed_at_last):
-            # One more transaction, which is left to time.
+            # One more transaction, which must time out.
             worker.wants_one_more = True
             worker.strike(lambda: self._leave(worker))
         elif self._must_work or self._world.chance(0.4):
             self.begin()
 
     def _leave(self, worker: Worker) -> None:
-        worker.tell("--- is killed, and nobody comes back")
+        worker.log("--- is killed, and nobody comes back")
         worker.die()
 
     def unrest(self) -> str | None:
         if self.worker is not None and self._must_work and self.worker.is_fenced:
-            # By a zombie that came back late.
+            # By a zombie that resumed late.
             self.worker.die()
             self.worker = None
             self.begin()

@@ -1,19 +1,19 @@
-"""The Disk port in memory, with "written" and "durable" kept apart, and power cuts (R11, R12, R13).
+"""The Disk port in memory, with separate written and durable states, and power cuts (R11, R12, R13).
 
-A file has the bytes that readers see and those that a power cut leaves; only `sync(file)` moves the latter. A
-directory has the same two states for its names, and only `sync_dir` moves them. Syncing a file does not make
-its name durable, nor the other way round. `crash` forgets what is not durable, in one of two ways:
+A file has the bytes that readers see and those that a power cut leaves; only `sync(file)` changes the latter.
+A directory has the same two states for its names, and only `sync_dir` changes the durable one. Syncing a file
+does not make its name durable, nor the other way round. `crash` drops what is not durable, in one of two
+ways:
 
-    strict   exactly the durable state is left
-    nasty    what POSIX allows beyond it: any unsynced write may have arrived, whole, in part (zeros stand where the rest
-             would be), or not at all, and any unsynced change of a name, each file and directory for itself
+    strict   exactly the durable state remains
+    nasty    what POSIX allows beyond it: any unsynced write may remain, complete, in part (zeros in place of
+             the rest) or not at all, and any unsynced change of a name, for each file and directory separately
 
 A failed sync is final, as on Linux: what it covered stays visible, and no later sync makes it durable.
 
-Every operation that changes something is a step. A step can be told to be the last (`cut_after`): it raises
-PowerCut, which no handler of the core catches, so that a cut falls between any two operations. Each sync
-knows its site, the line that asked for it, and the syncs of one site can be left out, to prove that a test
-notices (`ignored_site`).
+Every operation that changes something is a step. `cut_after` makes a step the last one: it raises PowerCut,
+which the core does not catch, so a cut can fall between any two operations. Each sync has a site, the line
+that requested it. The syncs of one site can be skipped (`ignored_site`), to prove that a test notices.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from typing import Final, TypeAlias, TypeVar, cast
 
 from ottla.ports.disk import Buffer, DiskError, File
 
-#: What a device writes whole or not at all: a torn write keeps some of its sectors, and zeros in place of the
-#: others. Smaller than a real one (512), because the simulated batches are.
+#: The unit of a torn write: some sectors remain, with zeros in place of the others. Smaller than a real
+#: sector (512), because the simulated batches are small.
 _SECTOR_BYTES: Final = 64
-#: What the device says it holds. It is full when it is told to be, not when this much is written.
+#: The reported size of the device. It is full when a test says so, not when this much is written.
 _DEVICE_BYTES: Final = 1 << 40
 
 
@@ -37,11 +37,11 @@ _Change = TypeVar("_Change")
 
 
 class PowerCut(BaseException):
-    """The machine stopped in the middle of an operation. Not an Exception: nothing may handle it."""
+    """The machine stopped during an operation. Not an Exception: nothing may handle it."""
 
 
 class Content:
-    """A file's bytes: as written, as durable, and the changes in between, oldest first."""
+    """The bytes of a file: written, durable, and the changes in between, oldest first."""
 
     __slots__ = ("changes", "data", "durable")
 
@@ -53,7 +53,7 @@ class Content:
 
 
 class Directory:
-    """Names, likewise. A change is (name that went or "", name that came or "", what it names)."""
+    """Names, likewise. A change is (removed name or "", added name or "", the file)."""
 
     __slots__ = ("changes", "durable", "names")
 
@@ -71,7 +71,7 @@ Entry: TypeAlias = Content | Directory
 
 
 class SimFile:
-    """A handle. It keeps to what it once opened, whatever becomes of the name."""
+    """A handle. It refers to the file that it opened, whatever happens to the name."""
 
     __slots__ = ("content", "path")
 
@@ -81,21 +81,21 @@ class SimFile:
 
 
 class SimDisk:
-    def __init__(self, random: Random, *, strict: bool, tell: Callable[[str], None] | None = None) -> None:
+    def __init__(self, random: Random, *, strict: bool, log: Callable[[str], None] | None = None) -> None:
         self._random = random
-        self._tell = tell
+        self._log = log
         self.strict = strict
         self.root = Directory()
-        #: Operations so far that changed something, and the one that is the last before a cut.
+        #: Number of changing operations so far, and the last one before a cut.
         self.steps = 0
         self.cut_after: int | None = None
-        #: The same, counting down syncs of some paths alone: just before one is when most can be lost.
+        #: The same for syncs of some paths only: most can be lost just before a sync.
         self.cut_before_sync: tuple[int, str] | None = None
-        #: Whether there is no more room: writes that need any fail.
+        #: Whether the device is full: writes that need space fail.
         self.full = False
-        #: Which sync fails: a part of its path, or None.
+        #: The sync that fails: a part of its path, or None.
         self.failing_sync: str | None = None
-        #: Sites of all syncs asked for, in order of appearance; the one left out, and how often it was.
+        #: Sites of all syncs, in order of appearance; the skipped one, and how often it was skipped.
         self.sites: dict[str, int] = {}
         self.ignored_site: str | None = None
         self.ignored = 0
@@ -113,7 +113,7 @@ class SimDisk:
             parent, name = self._parent(path)
             found = Content()
             parent.change("", name, found)
-        # As on the real disk, a file that is not to be made is looked for when it is used.
+        # As on a real disk, an existing file is looked up at its first use.
         return SimFile(path, found if isinstance(found, Content) else None)
 
     def close(self, file: File) -> None:
@@ -161,7 +161,7 @@ class SimDisk:
         site = self._asked()
         directory = self._directory(path)
         if directory is None:
-            return  # removed meanwhile: nothing to keep
+            return  # removed meanwhile: nothing to sync
         self._step("sync_dir", path)
         if self._leaves_out(site):
             return
@@ -190,7 +190,7 @@ class SimDisk:
         return bytes(found.data) if isinstance(found, Content) else None
 
     def replace_file(self, path: str, data: bytes) -> None:
-        """The steps of the real one, so that leaving one of its syncs out shows."""
+        """The same steps as the real one, so that skipping one of its syncs is noticed."""
         temporary = f"{path}.tmp"
         file = self.open(temporary, create=True)
         self.truncate(file, 0)
@@ -271,7 +271,7 @@ class SimDisk:
 
     @contextmanager
     def at(self, site: str) -> Iterator[None]:
-        """Syncs inside are asked for by this site, whatever line calls them."""
+        """Syncs inside belong to this site, whatever line calls them."""
         before, self._site = self._site, site
         try:
             yield
@@ -279,7 +279,7 @@ class SimDisk:
             self._site = before
 
     def crash(self) -> None:
-        """The power is cut: what was not durable is gone, or, on a nasty disk, perhaps gone."""
+        """Power cut: what was not durable is gone, or, on a nasty disk, perhaps gone."""
         self._crash_directory(self.root, {})
 
     def _crash_directory(self, directory: Directory, seen: dict[int, None]) -> None:
@@ -309,7 +309,7 @@ class SimDisk:
         content.changes = []
 
     def _survivors(self, changes: Sequence[_Change]) -> Sequence[_Change]:
-        """Which of the unsynced changes arrived: none, all, the oldest few, or any."""
+        """The unsynced changes that remain: none, all, the oldest few, or any."""
         if self.strict or not changes:
             return ()
         choice = self._random.randrange(6)
@@ -322,7 +322,7 @@ class SimDisk:
         return [change for change in changes if self._random.random() < 0.5]
 
     def _tear(self, durable: bytearray, position: int, data: bytes) -> None:
-        """Some pieces of a write arrived; the file may have grown to its end nevertheless."""
+        """Parts of a write remain; the file may have its full size nevertheless."""
         if self._random.random() < 0.5:
             _write(durable, position + len(data), b"")
         start = 0
@@ -336,8 +336,8 @@ class SimDisk:
 
     def _step(self, kind: str, path: str, more: str = "") -> None:
         self.steps += 1
-        if self._tell is not None:
-            self._tell(f"disk: {kind} {path}{more}")
+        if self._log is not None:
+            self._log(f"disk: {kind} {path}{more}")
         if self.cut_after is not None and self.steps >= self.cut_after:
             raise PowerCut
         if self.cut_before_sync is not None and kind in ("sync", "sync_dir"):

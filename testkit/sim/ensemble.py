@@ -1,8 +1,7 @@
-"""The servers of the simulated cluster store: the one truth about sessions, ephemerals, control and the
-metadata log.
+"""The servers of the simulated cluster store: sessions, ephemerals, the controller and the metadata log.
 
-Each write checks and acts in one step, as a multi of ZooKeeper's does. Clients (`store.py`) are told that
-something changed and come to read it; `on_append` sees each change of the log before any of them.
+Each write checks and acts in one step, as a multi of ZooKeeper does. Clients (`store.py`) are notified of a
+change and then read it; `on_append` sees each change of the log before them.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ FENCED: Final = "another controller has taken over"
 
 
 class Entry(NamedTuple):
-    """One append: where it begins, and what tells its writer that it is the one."""
+    """One append: its start, and the tag that identifies its writer."""
 
     first: int
     tag: str
@@ -35,52 +34,49 @@ class Entry(NamedTuple):
 
 
 class Session:
-    """One client's time in the ensemble. `number` is its identity, as it owns ephemerals."""
+    """The session of one client. `number` is its identity, as owner of ephemerals."""
 
     __slots__ = ("alive", "number", "silence")
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.alive = True
-        #: Counts the times at which the client was heard again: an expiry that was set before does not
-        #: happen.
+        #: Counts the contacts of the client: an expiry that was scheduled before the latest one is cancelled.
         self.silence = 0
 
 
 class Ensemble:
-    """The servers. `on_append` and `on_image` are asked and told about each change of the log before others
-    see it.
-    """
+    """The servers. `on_append` and `on_image` are called for each change of the log before clients see it."""
 
     def __init__(self, world: World, *, session_timeout_ms: int) -> None:
         self.world = world
         self.session_timeout_ms = session_timeout_ms
         self.cluster_id = id_text(world.random.randbytes(16))
         self.secret = ClusterSecret(world.tokens.randbytes(SECRET_BYTES))
-        #: The log: what it was begun with, if anything, and the entries after that.
+        #: The log: its snapshot, if any, and the entries after it.
         self.snapshot: tuple[int, list[Record]] | None = None
         self.entries: list[Entry] = []
         self.end = 0
-        #: Moves with each change of the end and of the snapshot.
+        #: Changes with the end of the log and with the snapshot.
         self.version = 0
         self.image = Image()
         self.live: dict[int, Registration] = {}
         self._owners: dict[int, Session] = {}
-        #: Who controls, -1 if nobody does, and the epoch of who did last.
+        #: The controller, -1 for none, and the epoch of the last one.
         self.holder = -1
         self.controller_epoch = 0
         self._holder_session: Session | None = None
         self._changes = 0
         self._sessions = 0
         self.clients: list[SimStore] = []
-        #: Added to what everything takes, while the store is slow.
+        #: Added to every delay, while the store is slow.
         self.slow_ms = 0
-        #: Whether nobody reaches it: sessions stand still meanwhile.
+        #: Whether the store is unreachable: sessions do not expire meanwhile.
         self.is_down = False
         self.on_append: Callable[[Image, Image, list[Record]], None] = lambda _before, _after, _records: None
 
     def prove_as(self, node_id: int) -> Callable[[int], HandshakeInitiator]:
-        """The handshakes of this broker, for a test that sends something in its name."""
+        """The handshakes of this broker, for a test that sends requests in its name."""
         me = Credentials(self.secret, self.cluster_id, node_id)
         return lambda accepting_id: HandshakeInitiator(
             me, accepting_id, self.world.tokens.randbytes(NONCE_BYTES)
@@ -93,11 +89,11 @@ class Ensemble:
         return Session(self._sessions)
 
     def silent(self, session: Session) -> None:
-        """Nothing is heard of its client from now on: it ends, unless `heard` comes first."""
+        """No contact from now on: the session expires, unless `heard` comes first."""
         session.silence += 1
         silence = session.silence
         timeout = self.session_timeout_ms
-        # The last that was heard of it was up to a third of the time-out ago.
+        # The last contact was up to a third of the timeout ago.
         wait_ms = timeout - self.world.below(timeout // 3)
 
         def expire() -> None:
@@ -117,7 +113,7 @@ class Ensemble:
         if not session.alive:
             return
         session.alive = False
-        self.world.tell(f"store: session {session.number} ends")
+        self.world.log(f"store: session {session.number} ends")
         gone = [node_id for node_id, owner in self._owners.items() if owner is session]
         for node_id in gone:
             del self.live[node_id], self._owners[node_id]
@@ -143,7 +139,7 @@ class Ensemble:
         epoch = registered_epoch(registration.epoch, self._changes, present.epoch if present else 0)
         self.live[node_id] = registration._replace(epoch=epoch)
         self._owners[node_id] = session
-        self.world.tell(f"store: broker {node_id} registers with epoch {epoch}")
+        self.world.log(f"store: broker {node_id} registers with epoch {epoch}")
         self._brokers_moved()
         return epoch, None
 
@@ -156,19 +152,19 @@ class Ensemble:
         self._changes += 1
         self.controller_epoch += 1
         self.holder, self._holder_session = node_id, session
-        self.world.tell(f"store: broker {node_id} is controller of epoch {self.controller_epoch}")
+        self.world.log(f"store: broker {node_id} is controller of epoch {self.controller_epoch}")
         self._controller_moved()
         return self.controller_epoch, None
 
     def append(self, epoch: int, tag: str, version: int, records: list[Record]) -> str:
-        """ "ok", or what did not fit: "fenced", "moved"."""
+        """ "ok", or the reason of a failure: "fenced", "moved"."""
         if not self.is_controller_epoch(epoch):
             return "fenced"
         if version != self.version:
             return "moved"
         self._changes += 1
         self.version += 1
-        # As bytes would: what cannot be written and read again is found here.
+        # Encoded and decoded, so that a record that cannot be stored is detected here.
         records = [r.decode(r.encode(record)) for record in records]
         entry = Entry(self.end, tag, epoch, records)
         self.entries.append(entry)
@@ -176,7 +172,7 @@ class Ensemble:
         before, self.image = self.image, self.image.apply(records)
         if self.world.traced:
             for record in records:
-                self.world.tell(f"store: {self.end} {_told(record)}")
+                self.world.log(f"store: {self.end} {_told(record)}")
         self.on_append(before, self.image, records)
         self._log_moved()
         return "ok"
@@ -185,7 +181,7 @@ class Ensemble:
         if not self.is_controller_epoch(epoch):
             return FENCED
         if self.snapshot is None or offset > self.snapshot[0]:
-            self.world.tell(f"store: a snapshot of {len(records)} records replaces the log up to {offset}")
+            self.world.log(f"store: a snapshot of {len(records)} records replaces the log up to {offset}")
             self.version += 1
             self.snapshot = offset, [r.decode(r.encode(record)) for record in records]
             self.entries = [entry for entry in self.entries if entry.first >= offset]

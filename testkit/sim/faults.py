@@ -1,15 +1,17 @@
-"""What goes wrong in a simulated cluster, and how it is put right: each fault begins, lasts a while, and ends
-by itself.
+"""Faults of a simulated cluster, and their repair: each fault begins, lasts a while, and ends by itself.
 
-Faults overlap, and the seed draws them. Which deaths are fair is decided here as well: under the durable
-policy all are. Under the page-cache policy an acknowledgement promises that a record is in the memory of all
-members of the ISR, so it is lost for good when all of them lose their power; and a broker that was killed
-cannot be told from one that lost its power, so the cluster may choose the wrong one of two such. Therefore,
-of each such partition, one that has everything (in the ISR, or eligible) stays sure of its memory while
-another has lost it: no power cut takes the last one that is sure, nor does a kill as long as a power cut is
-not overcome. "Sure" is who has not died since the metadata last took it in. With `min.insync.replicas` of 1
-nobody remembers who was in sync when the last member of the ISR, of whose death nobody knows yet, has lost
-its power: such partitions are spared power cuts altogether.
+Faults overlap, and the seed chooses them. This module also decides which failures are fair. Under the durable
+policy all are. Under the page-cache policy an acknowledged record is in the memory of all members of the ISR,
+so it is lost when all of them lose power. Also, the cluster cannot distinguish a killed broker from one that
+lost power, and may elect the wrong one.
+
+Therefore, for each such partition, one replica with all records (in the ISR, or eligible) stays certain of
+its memory while another has lost it. No power cut takes the last certain replica, nor does a kill while a
+power cut is not overcome. A replica is certain if it has not died since the metadata last added it to the
+ISR.
+
+With `min.insync.replicas` of 1, nobody remembers who was in sync if the last member of the ISR loses power
+before its death is known. Such partitions get no power cuts.
 """
 
 from __future__ import annotations
@@ -27,10 +29,10 @@ class Faults:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._world = cluster.world
-        #: Machines that something happens to, so that no two stories are told of one at a time.
+        #: Machines with a fault, so that a machine has one fault at a time.
         self._busy: dict[int, None] = {}
-        #: Brokers that died without a clean stop, until the metadata has their next life: the epoch of the
-        #: one that ended, and whether its memory is lost.
+        #: Brokers that died without a clean shutdown, until the metadata has their next incarnation: the old
+        #: epoch, and whether the memory is lost.
         self._unsure: dict[int, tuple[int, bool]] = {}
         self.kinds: list[Callable[[], str | None]] = [
             self.kill, self.kill, self.kill, self.pause, self.pause, self.cut_power, self.cut_power, self.stop,
@@ -42,19 +44,19 @@ class Faults:
             self.kinds += [self.cut_client, self.cut_client]
 
     def happen(self) -> str:
-        """One that is possible now; its name."""
+        """Inject a fault that is possible now; returns its name."""
         for _ in range(20):
             kind = self.kinds[self._world.below(len(self.kinds))]
             text = kind()
             if text is not None:
-                self._world.tell(f"fault: {text}")
+                self._world.log(f"fault: {text}")
                 return kind.__name__
         return "none"
 
     # --- machines -----------------------------------------------------------------------------------------------
 
     def _victim(self) -> Machine | None:
-        """A machine that runs well, while enough of the others do."""
+        """A healthy machine, while enough of the others are healthy."""
         machines = self._cluster.machines.values()
         well = [machine for machine in machines if machine.node_id not in self._busy and machine.is_running]
         if len(well) < 2 and not self._world.chance(0.2):
@@ -62,7 +64,7 @@ class Faults:
         if not well:
             return None
         if self._world.chance(0.3):
-            # The controller is the most interesting one.
+            # The controller is chosen more often.
             for machine in well:
                 if machine.node_id == self._cluster.ensemble.holder:
                     return machine
@@ -104,7 +106,7 @@ class Faults:
         self._note_death(machine, lost_power=True)
         self._then(machine, 100 + self._span(100, 6000), machine.start)
         if self._world.chance(0.5):
-            # In the midst of something.
+            # During some operation.
             machine.disk.cut_after = machine.disk.steps + 1 + self._world.below(12)
             self._world.later(99, machine.lose_power)
         else:
@@ -148,7 +150,7 @@ class Faults:
         member = machine.member
 
         def stopped() -> None:
-            self._world.tell(f"b{machine.node_id}: stopped")
+            self._world.log(f"b{machine.node_id}: stopped")
             machine.stopped(member)
             self._then(machine, delay_ms, machine.start)
 
@@ -158,7 +160,7 @@ class Faults:
     # --- the network --------------------------------------------------------------------------------------------
 
     def _span(self, least_ms: int, most_ms: int) -> int:
-        """Short ones are as likely as long ones."""
+        """Short durations are as likely as long ones."""
         most_ms = least_ms + self._world.below(most_ms - least_ms + 1)
         return least_ms + self._world.below(most_ms - least_ms + 1)
 
@@ -208,7 +210,7 @@ class Faults:
         return f"nothing arrives from {source} at {target}"
 
     def cut_client(self) -> str | None:
-        """One client and one broker, both ways or one."""
+        """One client and one broker, in both directions or one."""
         names, machines = self._cluster.client_names, list(self._cluster.machines.values())
         client = names[self._world.below(len(names))]
         broker = machines[self._world.below(len(machines))].name
@@ -249,7 +251,7 @@ class Faults:
         return f"the session of broker {machine.node_id} is ended"
 
     def drop(self) -> str | None:
-        """A connection to the store breaks, soon: while something is under way, if possible."""
+        """A connection to the store breaks soon: during a request, if possible."""
         machine = self._client_of()
         if machine is None or machine.member is None:
             return None
@@ -304,7 +306,7 @@ class Faults:
         return f"broker {machine.node_id} hears of the store {client.lag_ms} ms late"
 
     def snapshot(self) -> str | None:
-        """The controller shortens the log: who is away for long must begin anew."""
+        """The controller writes a snapshot: a broker that is away for long must reload everything."""
         machine = self._cluster.machines.get(self._cluster.ensemble.holder)
         member = machine.member if machine is not None else None
         if member is None or not member.joined or not member.is_running:
@@ -313,7 +315,7 @@ class Faults:
         return f"broker {member.node_id} replaces the metadata log by a snapshot"
 
     def suspect(self) -> str | None:
-        """Somebody believes that a broker's port refuses, and is wrong."""
+        """A broker wrongly suspects that the port of another one refuses connections."""
         well = [machine.member for machine in self._cluster.machines.values() if machine.is_running]
         members = [member for member in well if member is not None and member.joined]
         if len(members) < 2:
@@ -326,9 +328,7 @@ class Faults:
         return f"broker {who.node_id} takes broker {whom.node_id} for dead"
 
     def usurp(self) -> str | None:
-        """Somebody believes that of the controller and takes over; often the old one does not hear of it for
-        a while.
-        """
+        """A broker suspects the controller and takes over; often the old one does not notice for a while."""
         machines = [machine for machine in self._cluster.machines.values() if machine.is_running]
         members = [machine.member for machine in machines if machine.member is not None]
         holder = self._cluster.ensemble.holder

@@ -1,8 +1,8 @@
-"""An administrator of groups: commits by hand, has offsets and groups forgotten, looks at what is committed;
-and ghosts of members.
+"""An admin client of groups: commits by hand, deletes offsets and groups, reads committed offsets; and ghosts
+of members.
 
-A ghost is a request that a member could have sent before it was out of the group, and that arrives now: it
-commits with the id and the generation of then, and must be refused once they are over.
+A ghost is a request that a member may have sent before it left the group, and that arrives late. It commits
+with the old member id and generation, and must be refused once they are over.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from testkit.sim.group_client import GroupClient, GroupStory, Identity, Place
 
 _PAUSE_MS: Final = 3500
 _OFFSET_MAX: Final = 1000
-#: With these nothing was forgotten.
+#: Errors after which nothing was deleted.
 _REFUSED: Final = frozenset(
     (
         ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.NON_EMPTY_GROUP, ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
@@ -29,7 +29,7 @@ _REFUSED: Final = frozenset(
 class GroupAdmin(Actor):
     def __init__(self, common: Common, by_hand: GroupStory, stories: list[GroupStory]) -> None:
         super().__init__(common, "hand")
-        #: The group that nobody joins, and those with members.
+        #: The group without members, and those with members.
         self._by_hand = by_hand
         self._stories = stories
         self._clients = {story.group_id: GroupClient(self, story) for story in (by_hand, *stories)}
@@ -39,8 +39,8 @@ class GroupAdmin(Actor):
         self._next()
 
     def create(self, name: str, count: int) -> None:
-        """The topic of groups, with segments so small that it is compacted all the time. If it fails, brokers
-        create theirs.
+        """Create `__consumer_offsets` with segments so small that it is compacted all the time. If that
+        fails, brokers create it.
         """
         configs = {
             "cleanup.policy": "compact", "segment.bytes": str(600 + self.world.below(2000)),
@@ -53,7 +53,7 @@ class GroupAdmin(Actor):
 
         def answered(response: Any | None) -> None:
             if response is not None:
-                self.world.tell(f"hand: {name}: {response.topics[0].error_code!r} {configs}")
+                self.world.log(f"hand: {name}: {response.topics[0].error_code!r} {configs}")
 
         self.ask(self.any_broker(), ApiKey.CREATE_TOPICS, {"topics": [topic]}, answered)
 
@@ -83,7 +83,7 @@ class GroupAdmin(Actor):
             self._delete_offset(self._by_hand if choice < 19 else self._any_story())
 
     def _commit(self) -> None:
-        """By hand: to the group that nobody joins, or to another, which may if it has no members just now."""
+        """Commit by hand: to the group without members, or to another, which is allowed while it has none."""
         story = self._by_hand if self.world.chance(0.8) else self._any_story()
         if story is self._by_hand:
             places = [
@@ -97,7 +97,7 @@ class GroupAdmin(Actor):
             self._next()
             return
         place = places[self.world.below(len(places))]
-        # Never past what its members have read.
+        # Never beyond what its members have read.
         offset_max = _OFFSET_MAX if story is self._by_hand else story.covered[place]
         offsets = {place: self.world.below(offset_max + 1)}
         self._clients[story.group_id].commit(Identity(), offsets, lambda _codes: self._next())
@@ -106,7 +106,7 @@ class GroupAdmin(Actor):
             self.world.later(1 + self.world.below(400), lambda: self.look(story, lambda: None))
 
     def look(self, story: GroupStory, then: Callable[[], None]) -> None:
-        """Ask for everything that was ever committed of what there is."""
+        """Fetch every offset that was ever committed for existing partitions."""
         places = [place for place in story.histories if story.is_live(place)]
         if not places:
             then()
@@ -126,7 +126,7 @@ class GroupAdmin(Actor):
     # --- forgetting ---------------------------------------------------------------------------------------------
 
     def _remove(self, story: GroupStory, places: list[Place]) -> Callable[[int | None], None]:
-        """Note that these are about to be forgotten; call what is returned with what became of it."""
+        """Note that these offsets are about to be deleted; call the result with the outcome."""
         writes = [(story.history(place), story.history(place).remove()) for place in places]
 
         def answered(code: int | None) -> None:
@@ -141,7 +141,7 @@ class GroupAdmin(Actor):
 
     def _delete_group(self) -> None:
         story = self._by_hand
-        self.world.tell(f"hand: delete the group {story.group_id}")
+        self.world.log(f"hand: delete the group {story.group_id}")
         done = self._remove(story, list(story.histories))
 
         def answered(response: Any | None) -> None:
@@ -157,13 +157,13 @@ class GroupAdmin(Actor):
             return
         topic_id, number = places[self.world.below(len(places))]
         name = self.common.topics[topic_id].name
-        # It is asked for by name: whatever topic has it then.
+        # By name: any topic that has it then.
         same = [
             place
             for place in story.histories
             if place[1] == number and place[0] in self.common.topics and self.common.topics[place[0]].name == name
         ]  # fmt: skip
-        self.world.tell(f"hand: delete the offset of {name}-{number} in {story.group_id}")
+        self.world.log(f"hand: delete the offset of {name}-{number} in {story.group_id}")
         done = self._remove(story, same)
 
         def answered(response: Any | None) -> None:

@@ -1,12 +1,12 @@
-"""How the clients of a group reach its coordinator, commit and ask for offsets; and what all that have to do
-with a group know of it.
+"""Requests of group clients: finding the coordinator, committing and fetching offsets; and the shared state
+of a group.
 
-A client asks any broker who coordinates the group, asks that one until it hears that it is another, and looks
-again. What is asked is noted in the group's histories (`checkers/`), and so is what is answered.
+A client asks any broker for the coordinator, uses it until it is told to look again, and then repeats that.
+Requests and responses are recorded in the histories of the group (`checkers/`).
 
-A broker that was deposed and has not heard of it yet may still answer what it need not write: heartbeats,
-reads. Like Kafka's, it cannot know better. So such an answer counts only if the broker coordinated the group,
-in one epoch, from the question to the answer (`is_sure`); what must be written is never answered wrongly.
+A deposed coordinator that does not know it yet may still answer requests that it need not write: heartbeats
+and reads. Kafka's does the same. So such a response is used only if the broker coordinated the group, in one
+epoch, from request to response (`is_sure`). Requests that must be written are never answered wrongly.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from testkit.sim.actors import Actor, Common
 
 Place = tuple[bytes, int]
 
-#: After a coordinator that was not found.
+#: Delay after the coordinator was not found.
 AGAIN_MS: Final = 250
-#: Joins wait for others.
+#: Joins wait for other members.
 _TIMEOUT_MS: Final = 6000
 
-#: Somebody else coordinates the group, or soon will.
+#: Another broker coordinates the group, or soon will.
 MOVED: Final = frozenset(
     (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT)
 )
-#: With these a commit was refused before anything was written.
+#: Errors after which a commit was refused before anything was written.
 _REFUSED: Final = frozenset(
     (
         ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.STALE_MEMBER_EPOCH,
@@ -42,7 +42,7 @@ _REFUSED: Final = frozenset(
 
 
 class Identity(NamedTuple):
-    """Who commits. By hand: nobody."""
+    """The identity of a commit. By hand: none."""
 
     who: str = ""
     member_id: str = ""
@@ -51,7 +51,7 @@ class Identity(NamedTuple):
 
 
 class GroupStory:
-    """A group as all know it together."""
+    """The state of a group that all its clients share."""
 
     def __init__(
         self,
@@ -65,17 +65,17 @@ class GroupStory:
     ) -> None:
         self.common = common
         self.group_id = group_id
-        #: The topics that its members read.
+        #: The topics of its members.
         self.names = names
         self.session_ms = session_ms
         self.rebalance_ms = rebalance_ms
-        #: Who coordinates a group, in which epoch, whether or not anybody has heard of it.
+        #: The coordinator of a group and its epoch, whether or not brokers know it yet.
         self.tenure = tenure
         self.ownership = Ownership(group_id)
         self.histories: dict[Place, OffsetHistory] = {}
-        #: Everything before was read by some member.
+        #: Everything below was read by some member.
         self.covered: dict[Place, int] = {}
-        #: Members that there were, with something that they could have committed: their ghosts may try.
+        #: Former members with something to commit: their ghosts may try.
         self.ghosts: list[tuple[Identity, Place]] = []
         self._texts = 0
         self.commits = 0
@@ -83,7 +83,7 @@ class GroupStory:
 
     @property
     def patience_ms(self) -> int:
-        """How long after it was last heard of a member is certain to be in the group."""
+        """How long after its last contact a member is certainly in the group."""
         return min(self.session_ms, self.rebalance_ms)
 
     def history(self, place: Place) -> OffsetHistory:
@@ -94,7 +94,7 @@ class GroupStory:
         return known
 
     def is_live(self, place: Place) -> bool:
-        """Whether the partition is certain to exist: what is committed of others is forgotten."""
+        """Whether the partition certainly exists: offsets of others are deleted."""
         topic = self.common.topics.get(place[0])
         return topic is not None and topic.live
 
@@ -107,16 +107,16 @@ class GroupClient:
     def __init__(self, actor: Actor, story: GroupStory, purpose: str = "group") -> None:
         self._actor = actor
         self._story = story
-        #: What is asked for another purpose has a connection of its own, and need not wait for other answers.
+        #: Requests of another purpose have their own connection, and need not wait for other responses.
         self._purpose = purpose
         self.coordinator: int | None = None
-        #: Of the answer that is being looked at: whether it is that of the group's coordinator.
+        #: Whether the current response is from the coordinator of the group.
         self.is_sure = False
 
     # --- asking -------------------------------------------------------------------------------------------------
 
     def ask(self, key: int, body: dict[str, Any], answered: Callable[[Any | None], None]) -> None:
-        """Ask the coordinator once; None if there is none, or no answer."""
+        """Ask the coordinator once; None if there is none, or no response."""
         if self.coordinator is not None:
             self._ask(self.coordinator, key, body, answered)
             return
@@ -148,7 +148,7 @@ class GroupClient:
         self._actor.ask(node_id, key, body, told, purpose=self._purpose, timeout_ms=_TIMEOUT_MS)
 
     def lost(self, node_id: int | None = None) -> None:
-        """The coordinator is another, or nobody knows."""
+        """The coordinator has changed, or is unknown."""
         if node_id is None or self.coordinator == node_id:
             self.coordinator = None
 
@@ -160,7 +160,7 @@ class GroupClient:
         offsets: Mapping[Place, int],
         done: Callable[[Mapping[Place, int] | None], None],
     ) -> None:
-        """`done` with the error of each partition, or None if there was no answer."""
+        """`done` with the error of each partition, or None without a response."""
         story = self._story
         text = story.text(self._actor.name)
         writes = {place: story.history(place).commit(text, offset) for place, offset in offsets.items()}
@@ -197,7 +197,7 @@ class GroupClient:
             self._check(noted, codes)
             done(codes)
 
-        self._actor.world.tell(f"{self._actor.name}: commit {text} in {me.generation}: {told(offsets)}")
+        self._actor.world.log(f"{self._actor.name}: commit {text} in {me.generation}: {told(offsets)}")
         self.ask(ApiKey.OFFSET_COMMIT, body, answered)
 
     def _check(self, noted: Commit | None, codes: Mapping[Place, int]) -> None:
@@ -209,9 +209,7 @@ class GroupClient:
     def fetch(
         self, me: Identity, places: list[Place], done: Callable[[Mapping[Place, int] | int | None], None]
     ) -> None:
-        """`done` with the offsets that are known (-1: none is committed), an error, or None if there was no
-        answer.
-        """
+        """`done` with the offsets (-1: none), an error, or None without a response."""
         story = self._story
         asked = {place: story.history(place).ask() for place in places}
         rows: dict[bytes, list[int]] = {}
@@ -242,14 +240,14 @@ class GroupClient:
                     if story.is_live(place) and self.is_sure:
                         text = None if offset < 0 else each.metadata
                         story.history(place).saw(asked[place], text, offset)
-            self._actor.world.tell(f"{self._actor.name}: {story.group_id} has committed {told(found)}")
+            self._actor.world.log(f"{self._actor.name}: {story.group_id} has committed {told(found)}")
             done(found)
 
         self.ask(ApiKey.OFFSET_FETCH, {"groups": [group], "require_stable": True}, answered)
 
 
 def told(offsets: Mapping[Place, int]) -> str:
-    """As a trace tells it."""
+    """As shown in a trace."""
     return ", ".join(
         f"{topic_id.hex()[:4]}-{number}: {offset}" for (topic_id, number), offset in offsets.items()
     )

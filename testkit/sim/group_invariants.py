@@ -1,13 +1,13 @@
-"""What must hold of groups in a cluster at every step, by the records of `__consumer_offsets` and by its
+"""Invariants of groups in a cluster, checked at every step: by the records of `__consumer_offsets` and by its
 coordinators.
 
-Each batch that counts is replayed, once, in a shard of our own. So what the log says at any time is known,
-whoever leads:
+Each committed batch is replayed once into a shard of the checker. So the state by the log is known at any
+time:
 
-    two-owners           no partition is held by two members of a consumer group
-    epoch-regression     generations, group epochs and members' epochs never go back, unless what they were of was deleted
-    state-divergence     a coordinator for which nothing is under way has exactly the state that the log says, and so does whoever
-                         replays any replica's log from its beginning
+    two-owners           no partition is owned by two members of a consumer group
+    epoch-regression     generations, group epochs and member epochs never go back, unless their group was deleted
+    state-divergence     an idle coordinator has exactly the state of the log, and so does a replay of
+                         any replica's log from its start
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from testkit.sim.member import Member
 
 
 class _NoHost:
-    """A shard that is only replayed to needs nobody."""
+    """A shard that is only replayed needs no host."""
 
 
 def replayed(number: int, pieces: Iterable[bytes]) -> Shard:
@@ -44,12 +44,12 @@ def replayed(number: int, pieces: Iterable[bytes]) -> Shard:
 
 
 def replay_in_transaction(shard: Shard, batch: memoryview) -> bool:
-    """Whether it is a batch of a transaction: offsets that await their marker, or a marker."""
+    """Whether it is a transactional batch: pending offsets, or a marker."""
     header = HEADER.unpack_from(batch)
     attributes, producer_id = header[5], header[9]
     if attributes & CONTROL_BIT:
         marker = decode_marker(bytes(batch))
-        # Compaction empties those that it needs no more.
+        # Compaction empties obsolete markers.
         if marker is not None:
             shard.replay_end_marker(producer_id, marker.commit)
     elif attributes & TRANSACTIONAL_BIT:
@@ -71,7 +71,7 @@ def records_of(batch: Buffer) -> list[Record]:
 
 class GroupInvariants:
     def __init__(self) -> None:
-        #: By partition: what the log says, and up to where it counts.
+        #: By partition: the state by the log, and its end offset.
         self._shards: dict[int, Shard] = {}
         self._ends: dict[int, int] = {}
         self.looks = 0
@@ -79,7 +79,7 @@ class GroupInvariants:
     # --- the log ------------------------------------------------------------------------------------------------
 
     def committed(self, number: int, last_offset: int, data: bytes) -> None:
-        """A batch counts from now on; in the log's order."""
+        """A batch is committed; in the order of the log."""
         shard = self._shards.get(number)
         if shard is None:
             shard = self._shards[number] = replayed(number, ())
@@ -136,19 +136,19 @@ class GroupInvariants:
         return tenure.replica.high_watermark == tenure.replica.log.next_offset == self._ends[number]
 
     def check_replica(self, name: str, number: int, pieces: Iterable[bytes]) -> None:
-        """At rest: replay a replica's log from its beginning."""
+        """At rest: replay a replica's log from its start."""
         known = self._shards.get(number)
         if known is not None:
             check_same(name, picture(replayed(number, pieces)), picture(known))
 
     def offset(self, number: int, group_id: str, place: tuple[str, int]) -> int:
-        """What the log says is committed; 0 if nothing is."""
+        """The committed offset by the log; 0 if there is none."""
         shard = self._shards.get(number)
         known = shard.offsets.get(group_id, *place) if shard is not None else None
         return 0 if known is None else known.offset
 
     def group(self, number: int, group_id: str) -> Any:
-        """The group as the log has it."""
+        """The group by the log."""
         shard = self._shards.get(number)
         return None if shard is None else shard.groups.get(group_id)
 
@@ -167,9 +167,7 @@ def _epochs(group: Any) -> dict[str, int]:
 
 
 def picture(shard: Shard, *, is_live: bool = False) -> dict[str, Any]:
-    """What of a shard is written down, by group; of one that is alive, only of groups that are between two
-    changes.
-    """
+    """The persistent state of a shard, by group; for a live shard only groups between two changes."""
     found: dict[str, Any] = {}
     for group_id, group in shard.groups.items():
         offsets = _offsets(shard, group_id)
@@ -185,7 +183,7 @@ def picture(shard: Shard, *, is_live: bool = False) -> dict[str, Any]:
 
 
 def _offsets(shard: Shard, group_id: str) -> list[Any]:
-    """What is committed, and what awaits the end of a transaction."""
+    """Committed offsets, and pending ones of transactions."""
     pending = shard.offsets.pending.get(group_id, {})
     return [
         *sorted(shard.offsets.of(group_id).items()),

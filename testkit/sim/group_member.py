@@ -1,12 +1,11 @@
-"""What members of a classic group say to each other through the coordinator: subscriptions and assignments,
-as consumers write them.
+"""The embedded protocol of classic members: subscriptions and assignments, as consumers write them.
 
     subscription   int16 version 2 | topics | userdata | owned: topic, partitions … | int32 generation of what it owns
     assignment     int16 version 0 | topic, partitions … | userdata
 
-The member that leads assigns: `range_like` gives everything anew, each topic in ranges; `cooperative` leaves
-everybody what it has, up to its share, and gives to others only what nobody has, so that what moves is given
-up in one generation and given out in the next. Pure; called by `classic_reader.py`.
+The leader assigns. `range_like` assigns everything from scratch, each topic in ranges. `cooperative` leaves
+every member its partitions, up to its share, and assigns to others only free ones. So a partition that moves
+is revoked in one generation and assigned in the next. Pure; called by `classic_reader.py`.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-#: A partition by its topic's name.
+#: A partition by topic name.
 Named = tuple[str, int]
 
 
@@ -85,7 +84,7 @@ def encode_assignment(places: Sequence[Named]) -> bytes:
 
 def decode_assignment(data: bytes) -> tuple[Named, ...]:
     if not data:
-        # A member that the leader did not think of.
+        # A member that the leader did not include.
         return ()
     reader = _Reader(data)
     reader.number(">h")
@@ -96,7 +95,7 @@ def decode_assignment(data: bytes) -> tuple[Named, ...]:
 
 
 def range_like(members: Mapping[str, Subscription], counts: Mapping[str, int]) -> dict[str, list[Named]]:
-    """Each topic in ranges, one a member that reads it."""
+    """Each topic in ranges, one per subscribed member."""
     given: dict[str, list[Named]] = {member: [] for member in members}
     for topic, count in sorted(counts.items()):
         readers = sorted(member for member, said in members.items() if topic in said.topics)
@@ -107,8 +106,8 @@ def range_like(members: Mapping[str, Subscription], counts: Mapping[str, int]) -
 
 
 def cooperative(members: Mapping[str, Subscription], counts: Mapping[str, int]) -> dict[str, list[Named]]:
-    """As few moves as possible; what is somebody's is nobody else's in this generation. All members read the
-    same.
+    """As few moves as possible; an owned partition is not assigned to another member in this generation. All
+    members have the same subscription.
     """
     names = sorted({topic for said in members.values() for topic in said.topics})
     places = [(topic, number) for topic in names for number in range(counts.get(topic, 0))]

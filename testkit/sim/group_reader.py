@@ -1,8 +1,8 @@
-"""A process that reads as a member of a group: what classic members and those of KIP-848 have in common.
+"""A reader that is a member of a group: the common part of classic members and those of KIP-848.
 
-It reads what it was given from where the group has committed, commits how far it has come now and then, and
-stops when it has to give a partition up. Where a member begins, others must have come before: nothing is
-passed over by the group (poll-skip).
+It reads its partitions from the committed offsets, commits its positions now and then, and stops when a
+partition is revoked. A member must start at an offset that others have reached: the group skips nothing
+(poll-skip).
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ class GroupReader(ClusterReader, ABC):
         self.story = story
         self.instance_id = instance_id
         self.label = f"{name}/{life}"
-        #: How the group's histories know it.
+        #: Its name in the histories of the group.
         self.who = instance_id or self.label
         self.client = GroupClient(self, story)
-        #: What is its own, and of that, what it knows where to read from.
+        #: Its partitions, and those with a known position.
         self.owned: dict[Place, None] = {}
         self.reading: dict[Place, None] = {}
         self._committed: dict[Place, int] = {}
         self._is_committing = False
-        #: Another process has its instance: it is over.
+        #: Another process has its instance id: it has ended.
         self.is_fenced = False
         self._commit_pause_ms = 1000 + self.world.below(4000)
 
@@ -43,11 +43,11 @@ class GroupReader(ClusterReader, ABC):
     @property
     @abstractmethod
     def is_settled(self) -> bool:
-        """Whether it is in the group and has what it was told to have."""
+        """Whether it is in the group and has its target assignment."""
 
     @abstractmethod
     def leave(self) -> None:
-        """Tell the coordinator, and end."""
+        """Leave the group, and end."""
 
     # --- life -----------------------------------------------------------------------------------------------------
 
@@ -55,14 +55,14 @@ class GroupReader(ClusterReader, ABC):
         super().begin()
         self._commit_later()
 
-    def tell(self, text: str) -> None:
-        self.world.tell(f"{self.label}: {text}")
+    def log(self, text: str) -> None:
+        self.world.log(f"{self.label}: {text}")
 
     def until_ms(self, sent_ms: int) -> int:
         return sent_ms + self.story.patience_ms
 
     def killed(self) -> None:
-        """It reads no more; but what it was about to commit may be under way."""
+        """It stops reading; but a commit may be in flight."""
         self.story.ghosts += [(self.me, place) for place in self.owned]
         self.story.ownership.release(self.who)
         self.die()
@@ -70,10 +70,9 @@ class GroupReader(ClusterReader, ABC):
     # --- owning -----------------------------------------------------------------------------------------------------
 
     def take(self, places: Iterable[Place], sent_ms: int) -> None:
-        """These are its own from now on, by an answer to something that was sent then."""
+        """These partitions are its own, by the response to a request that was sent then."""
         fresh = [place for place in places if place not in self.owned]
-        # Of a broker that is not the coordinator any more, or to a process that was paused, it may be old
-        # news.
+        # The response may be stale: from a former coordinator, or to a process that was paused.
         now_ms, until_ms = self.world.now_ms, self.until_ms(sent_ms)
         if self.client.is_sure and until_ms > now_ms:
             self.story.ownership.take(self.who, self.me.member_id, fresh, now_ms, until_ms)
@@ -146,7 +145,7 @@ class GroupReader(ClusterReader, ABC):
         self.later(1 + self.world.below(self._commit_pause_ms), go_on)
 
     def commit(self, then: Callable[[], None]) -> None:
-        """Commit what is not; `then()` when that is answered, or at once if there is nothing."""
+        """Commit what is not committed; `then()` when that is answered, or at once if there is nothing."""
         offsets = self.uncommitted
         if not offsets or self._is_committing:
             then()

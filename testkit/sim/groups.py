@@ -1,10 +1,9 @@
-"""The groups of one run of a cluster: who is in them, what becomes of the members, and whether all is well at
-the end.
+"""The groups of one run of a cluster: their members, faults of members, and the final checks.
 
-A seat is a place in a group for one process at a time: it lives a while, and then it crashes, leaves, or is
-paused, often for longer than its session; a while later the next one takes the seat, under the same instance
-if it is a static one. When everything is mended all seats are taken, and every group must settle: each
-partition is read by one member, and read to its end.
+A seat is a place in a group for one process at a time. The process crashes, leaves, or is paused, often for
+longer than its session. Later the next process takes the seat, with the same instance id if it is a static
+one. After the repair all seats are taken, and every group must settle: each partition has one member, and is
+read to its end.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _PATTERN: Final = "t[0-9]"
 
 
 def settings(world: World, count: int) -> dict[str, str]:
-    """What brokers are told of groups; in some runs, to compact their logs again and again."""
+    """Broker settings for groups; in some runs, logs are compacted again and again."""
     compacting = {"log.cleaner.backoff.ms": "2500"} if world.chance(0.4) else {}
     return compacting | {
         "offsets.topic.num.partitions": str(1 + world.below(3)),
@@ -63,7 +62,7 @@ class Seat:
             return
         self._life += 1
         reader = self.reader = self._make(self._life)
-        reader.tell("--- starts")
+        reader.log("--- starts")
         reader.begin()
         if not self._is_healed:
             self._world.later(3000 + self._world.below(17_000), lambda: self._end(reader))
@@ -75,23 +74,23 @@ class Seat:
         choice = world.below(10)
         pause_ms = 200 + world.below(7000)
         if choice < 4:
-            reader.tell("--- is paused")
+            reader.log("--- is paused")
             reader.place.state = "paused"
             world.later(pause_ms, lambda: self._resume(reader))
             return
         self.reader = None
         if choice < 8:
-            reader.tell("--- is killed")
+            reader.log("--- is killed")
             reader.killed()
         else:
-            reader.tell("--- leaves")
+            reader.log("--- leaves")
             reader.leave()
         world.later(pause_ms, self.begin)
 
     def _resume(self, reader: GroupReader) -> None:
         if reader.place.state != "paused":
             return
-        reader.tell("--- goes on")
+        reader.log("--- goes on")
         reader.place.state = "running"
         inbox, reader.place.inbox = reader.place.inbox, []
         for action in inbox:
@@ -107,7 +106,7 @@ class Seat:
             self._resume(self.reader)
 
     def look(self) -> None:
-        """Whoever was fenced by the next process of its instance makes room for one more."""
+        """A process that was fenced by the next one of its instance frees its seat."""
         if self._is_healed and self.reader is not None and self.reader.is_fenced:
             self.reader.die()
             self.reader = None
@@ -182,7 +181,7 @@ class Groups:
         self._world.later(_LOOK_MS, self._look)
 
     def tenure(self, group_id: str) -> tuple[int, int]:
-        """Who coordinates a group, and in which epoch, by the metadata log."""
+        """The coordinator of a group and its epoch, by the metadata log."""
         topic = self._cluster.ensemble.image.topics.get(OFFSETS_TOPIC)
         if topic is None:
             return -1, -1
@@ -250,7 +249,7 @@ class Groups:
         return None if state == "Stable" else f"it is {state}"
 
     def audit(self, done: Callable[[], None]) -> None:
-        """Everything is at rest: what is committed is looked at once more."""
+        """At rest: the committed offsets are checked once more."""
         stories = [*self._stories, self._by_hand]
 
         def go_on() -> None:

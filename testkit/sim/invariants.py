@@ -1,17 +1,16 @@
-"""What must hold in a cluster at every step, looked at as it changes: leaders, watermarks, committed bytes,
-the metadata log.
+"""Invariants of a cluster, checked at every step: leaders, high watermarks, committed bytes, the metadata
+log.
 
-After each turn of a broker its few replicas are compared with what was seen of them before; only what moved
-is looked at further. `appended` sees every record of the metadata log before any broker does. Each broken
-promise raises Anomaly.
+After each turn of a broker its replicas are compared with their previous state; only changes are checked
+further. `appended` sees every record of the metadata log before any broker does. A violation raises Anomaly.
 
-    two-leaders            one leader in a partition's epoch, and it is the one the log elected
-    watermark-regression   a high watermark never moves back in one life of a replica
+    two-leaders            one leader per partition and epoch, and it is the one the log elected
+    watermark-regression   a high watermark never goes back in one incarnation of a replica
     cut-below-watermark    no log ends before its own high watermark
-    committed-changed      what was below a high watermark once, on any replica, stays what it was
-    not-in-sync            where a high watermark moves to, every member of the ISR has come (durably, under that policy)
-    metadata               ISR within the replicas, the leader in the ISR, epochs that grow
-    replica-divergence     at rest, replicas are the same bytes below the high watermark
+    committed-changed      a record below a high watermark, on any replica, never changes
+    not-in-sync            every member of the ISR has reached a new high watermark (durably, under that policy)
+    metadata               ISR within the replicas, the leader in the ISR, epochs that increase
+    replica-divergence     at rest, replicas have the same bytes below the high watermark
 """
 
 from __future__ import annotations
@@ -55,21 +54,22 @@ class Invariants:
     def __init__(self, ensemble: Ensemble, members: Callable[[], dict[int, Member]]) -> None:
         self._ensemble = ensemble
         self._members = members
-        #: By partition and epoch: whom the log elected, and who was seen leading (broker and its life).
+        #: By partition and epoch: the elected leader, and the broker that was seen leading (with its
+        #: incarnation).
         self._elected: dict[tuple[bytes, int, int], int] = {}
         self._led: dict[tuple[bytes, int, int], tuple[int, int]] = {}
-        #: By partition: base offset → what is there for ever.
+        #: By partition: base offset → the committed batch.
         self._committed: dict[Key, dict[int, CommittedBatch]] = {}
-        #: The same, by node: what was last seen of each replica of its present life.
+        #: By node: the last state of each replica of its present incarnation.
         self._seen: dict[int, dict[Key, tuple[Replica, Seen]]] = {}
-        #: How far replicas of a broker that is gone reached, where that is certain.
+        #: The ends of the replicas of a broker that is gone, where they are certain.
         self._left: dict[int, dict[Key, int]] = {}
-        #: How often a partition got another leader, or the same one anew.
+        #: How often a partition got another leader, or a new epoch of the same one.
         self.elections = 0
-        #: Look at the records of groups and transactions, if there are any.
+        #: Check the records of groups and transactions, if there are any.
         self.groups: GroupInvariants | None = None
         self.transactions: TransactionInvariants | None = None
-        #: Topics whose logs are compacted: then they say the same and are not the same bytes.
+        #: Topics with compacted logs: they have the same content, but not the same bytes.
         self.compacted: dict[str, None] = {}
         ensemble.on_append = self.appended
 
@@ -126,11 +126,11 @@ class Invariants:
         """After a turn of a broker."""
         known = self._seen.setdefault(member.node_id, {})
         if member.node_id in self._left and self._is_known(member):
-            # The metadata speaks of its present life, and will do so while it registers anew.
+            # The metadata has its present incarnation, also while it registers again.
             del self._left[member.node_id]
         replicas = list(_replicas(member))
         if self.transactions is not None:
-            # What was decided in this turn comes before what was done about it.
+            # Decisions of this turn come before their effects.
             replicas.sort(key=lambda each: each[1].topic != TRANSACTIONS_TOPIC)
         for topic_id, replica in replicas:
             log = replica._log
@@ -139,8 +139,8 @@ class Invariants:
             key = (topic_id, replica.number)
             same, before = known.get(key, (None, None))
             if same is not replica or (before is not None and start < before.start):
-                # Of another life, or of a partition that was moved away and came back; or its beginning was
-                # lost in a crash, and it is fetched anew.
+                # Of another incarnation, or of a partition that was moved away and came back; or its start
+                # was lost in a crash, and it is fetched again.
                 before = None
             if seen != before:
                 known[key] = replica, seen
@@ -173,7 +173,7 @@ class Invariants:
             if seen.is_leading and before is not None:
                 self._check_isr(name, member, key, replica, seen)
             if member.world.traced and seen.is_leading:
-                member.world.tell(f"{name}: the high watermark moves from {start} to {seen.high_watermark}")
+                member.world.log(f"{name}: the high watermark moves from {start} to {seen.high_watermark}")
 
     def _commit(self, name: str, key: Key, replica: Replica, start: int, end: int) -> None:
         known = self._committed.setdefault(key, {})
@@ -207,7 +207,7 @@ class Invariants:
 
     def _reached(self, node_id: int, key: Key) -> int | None:
         member = self._members().get(node_id)
-        # Until the metadata knows of its present life, the ISR speaks of the one before.
+        # Until the metadata has its present incarnation, the ISR refers to the previous one.
         if member is not None and member.started and self._is_known(member):
             hosted = member.broker.partitions.by_id.get(int.from_bytes(key[0], "big"))
             replica = hosted.replicas.get(key[1]) if hosted is not None else None
@@ -220,7 +220,7 @@ class Invariants:
         return known is not None and known.epoch == member.broker.lifecycle.broker_epoch
 
     def gone(self, member: Member, *, lost_power: bool) -> None:
-        """A life of a broker is over: what it had is what the next one finds, or what was synced of it."""
+        """An incarnation of a broker has ended: the next one finds its data, or the synced part of it."""
         left = self._left.setdefault(member.node_id, {})
         self._seen.pop(member.node_id, None)
         if not member.started:

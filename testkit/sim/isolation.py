@@ -1,5 +1,5 @@
-"""What a consumer makes of a fetched partition: with read_committed, as Kafka's clients do it, without what
-was aborted.
+"""The records of a fetch that a consumer delivers: with read_committed without aborted ones, as in Kafka's
+clients.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ottla.records.record import decode_batch, whole_batches
 
 
 def delivered(row: Any, start: int, *, committed: bool) -> tuple[dict[int, bytes], int]:
-    """The values by offset that it hands to its application, and where it goes on."""
+    """The delivered values by offset, and the next position."""
     aborted = sorted((each.first_offset, each.producer_id) for each in row.aborted_transactions or ())
     inside: set[int] = set()
     values: dict[int, bytes] = {}

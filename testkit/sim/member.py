@@ -1,9 +1,9 @@
-"""A broker of a cluster in the simulation: a SimNode with the store, the network and other brokers around it.
+"""A broker of a simulated cluster: a SimNode with store, network and other brokers.
 
-It starts as `server/node.py` starts one: the store is read, the core started with what it says, then clients
-are let in and the broker joins. It can be paused (everything that arrives waits, and happens at once when it
-runs again), killed, cut from its power together with its disk's cache, and stopped in order. A member is one
-life; the machine (`cluster.py`) has the next.
+It starts as in `server/node.py`: the store is read, the core is started with its content, clients are
+accepted, and the broker joins. It can be paused (arriving events wait, and happen at once when it resumes),
+killed, cut from its power together with its disk cache, and shut down. A member is one incarnation; the
+machine (`cluster.py`) has the next.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Member(SimNode):
         self.ensemble = ensemble
         self.node_id = config.node_id
         self.place = network.place_of(config.node_id)
-        #: Called after each turn, for who looks at the core's state.
+        #: Called after each turn, for checks of the core's state.
         self._on_turn = on_turn
         self.started = False
         self.joined = False
@@ -50,7 +50,7 @@ class Member(SimNode):
         self._lanes: dict[tuple[int, str, int, Any], Lane] = {}
         self._watches: dict[int, tuple[tuple[str, int], Watch]] = {}
         self._ghosts: list[Wire] = []
-        #: What came before the core was started.
+        #: What arrived before the core was started.
         self._records: list[Record] = []
         self._live: Mapping[int, Registration] = {}
         self._controller = (-1, 0)
@@ -69,7 +69,7 @@ class Member(SimNode):
     # --- life -------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """The process starts; it serves clients once the store has told it what there is."""
+        """The process starts; it serves clients once it has read the store."""
         self.place.life += 1
         self.place.state = "running"
         self.place.inbox.clear()
@@ -87,7 +87,7 @@ class Member(SimNode):
         self._turn()
 
         def joined(error: str | None) -> None:
-            self.world.tell(f"b{self.node_id}: joined, {error or 'serves'}")
+            self.world.log(f"b{self.node_id}: joined, {error or 'serves'}")
             if error is not None:
                 raise Anomaly("cannot-join", f"broker {self.node_id}: {error}")
             self.joined = True
@@ -104,7 +104,7 @@ class Member(SimNode):
         self.client.pause()
 
     def resume(self) -> None:
-        """Everything that arrived meanwhile happens at once, and then it finds out about the store."""
+        """Everything that arrived meanwhile happens at once; then it notices the state of the store."""
         self.place.state = "running"
         inbox, self.place.inbox = self.place.inbox, []
         for action in inbox:
@@ -124,7 +124,7 @@ class Member(SimNode):
             link.die()
 
     def lose_power(self) -> None:
-        """What the disk has not synced is gone with it."""
+        """Unsynced data is lost with it."""
         if self.alive:
             self._leave_network("off")
             wires = [lane.wire for lane in self._lanes.values()]
@@ -137,7 +137,7 @@ class Member(SimNode):
         self.disk.crash()
 
     def power_returns(self) -> None:
-        """The machine is on again, with nothing running: what thought to be connected with it finds out."""
+        """The machine is on again, without a process: peers with open connections notice."""
         self.place.state = "gone"
         ghosts, self._ghosts = self._ghosts, []
         for wire in ghosts:
@@ -152,7 +152,7 @@ class Member(SimNode):
         self.client.die()
 
     def stop_later(self, stopped: Callable[[], None]) -> None:
-        """A clean stop: others take over what it leads, then it closes everything."""
+        """A clean shutdown: others take over leadership, then everything is closed."""
         self.stopping = True
 
         def left() -> None:
@@ -173,7 +173,7 @@ class Member(SimNode):
         self._turn()
 
     def _say(self, text: str) -> None:
-        self.world.tell(f"b{self.node_id}: {text}")
+        self.world.log(f"b{self.node_id}: {text}")
 
     def schedule(self, delay_ms: int, action: Callable[[], None]) -> None:
         life = self.life
@@ -222,11 +222,11 @@ class Member(SimNode):
     def _then_turn(self, done: Callable[..., None]) -> Callable[..., None]:
         def told(*arguments: Any) -> None:
             if self.alive:
-                self._tell(done, *arguments)
+                self._notify(done, *arguments)
 
         return told
 
-    def _tell(self, call: Callable[..., None], *arguments: Any) -> None:
+    def _notify(self, call: Callable[..., None], *arguments: Any) -> None:
         broker, ensemble = self.broker, self.ensemble
         broker.now_ms = self.world.now_ms
         broker.records_in_log = ensemble.end - (ensemble.snapshot[0] if ensemble.snapshot else 0)
@@ -273,49 +273,49 @@ class Member(SimNode):
             self._then_turn(self.refuse)(node_id)
 
     def refuse(self, node_id: int) -> None:
-        """A watched broker's port refuses; or somebody is mistaken about it."""
-        self.world.tell(f"b{self.node_id}: the port of broker {node_id} refuses")
+        """The port of a watched broker refuses connections, or the watch is mistaken."""
+        self.world.log(f"b{self.node_id}: the port of broker {node_id} refuses")
         self.broker.refused(node_id, self.world.now_ms)
 
     # --- what the store tells ---------------------------------------------------------------------------------
 
     def restored(self, records: Sequence[Record], now_ms: int) -> None:
         if self.started:
-            self._tell(self.broker.restored, records, now_ms)
+            self._notify(self.broker.restored, records, now_ms)
         else:
             self._records = list(records)
 
     def committed(self, records: list[Record], now_ms: int) -> None:
         if self.started:
-            self._tell(self.broker.committed, records, now_ms)
+            self._notify(self.broker.committed, records, now_ms)
         else:
             self._records += records
 
     def rejected(self, _now_ms: int) -> None:
         if self.started:
-            self._tell(self.broker.rejected)
+            self._notify(self.broker.rejected)
 
     def live_brokers(self, live: Mapping[int, Registration], now_ms: int) -> None:
         self._live = live
         if self.started:
-            self._tell(self.broker.live_brokers, live, now_ms)
+            self._notify(self.broker.live_brokers, live, now_ms)
 
     def controller_is(self, node_id: int, epoch: int, now_ms: int) -> None:
         self._controller = node_id, epoch
         if self.started:
-            self._tell(self.broker.controller_is, node_id, epoch, now_ms)
+            self._notify(self.broker.controller_is, node_id, epoch, now_ms)
 
     def store_suspended(self, now_ms: int) -> None:
-        self.world.tell(f"b{self.node_id}: the store is out of reach")
+        self.world.log(f"b{self.node_id}: the store is out of reach")
         if self.started:
-            self._tell(self.broker.store_suspended, now_ms)
+            self._notify(self.broker.store_suspended, now_ms)
 
     def store_back(self, now_ms: int) -> None:
-        self.world.tell(f"b{self.node_id}: the store is back")
+        self.world.log(f"b{self.node_id}: the store is back")
         if self.started:
-            self._tell(self.broker.store_back, now_ms)
+            self._notify(self.broker.store_back, now_ms)
 
     def store_lost(self, now_ms: int) -> None:
-        self.world.tell(f"b{self.node_id}: the session is lost")
+        self.world.log(f"b{self.node_id}: the session is lost")
         if self.started:
-            self._tell(self.broker.store_lost, now_ms)
+            self._notify(self.broker.store_lost, now_ms)

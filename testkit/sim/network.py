@@ -1,11 +1,10 @@
-"""The network between brokers and clients: connections whose bytes arrive later and in order, or not while a
-link is cut.
+"""The network between brokers and clients: connections with delayed, ordered bytes, and links that can be
+cut.
 
-A place is a machine with one process on it: `running`, `paused` (its kernel takes what arrives, nobody looks
-at it), `gone` (the kernel refuses connections and has closed those there were) or `off` (nothing answers at
-all). A link is cut for each direction on its own; what is sent over it meanwhile arrives when it is mended,
-as TCP sends again, unless somebody gave up waiting before. Connections do not wait for each other: what is
-sent on one may overtake what was sent earlier on another.
+A place is a machine with one process: `running`, `paused` (its kernel receives, the process does not read),
+`gone` (the kernel refuses connections and has closed existing ones) or `off` (nothing answers). A link is cut
+for each direction separately. What is sent meanwhile arrives after the repair, as TCP retransmits, unless an
+end gave up before. Connections are independent: bytes on one may overtake earlier ones on another.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from testkit.sim.world import World
 
 State = Literal["running", "paused", "gone", "off"]
 
-#: How long a broker waits for another's answer, or for a connection.
+#: How long a broker waits for a response of another, or for a connection.
 ASK_TIMEOUT_MS: Final = 3000
-#: How long after a refusal a watched peer is tried again.
+#: Delay before a watched peer is tried again after a refusal.
 _WATCH_AGAIN_MS: Final = 1000
 
 TIMED_OUT: Final = "timed out"
@@ -32,19 +31,17 @@ LOST: Final = "the connection was lost"
 
 
 class Place:
-    """One end of connections. `inbox` is what has arrived and not been looked at, while the process is
-    paused.
-    """
+    """One end of connections. `inbox` has what arrived while the process is paused."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.state: State = "running"
         self.inbox: list[Callable[[], None]] = []
-        #: Which run of the machine and of the process this is: what belonged to one before reaches nobody.
+        #: The incarnation of the machine and of the process: what belongs to an earlier one is dropped.
         self.life = 0
 
     def take(self, life: int, action: Callable[[], None]) -> None:
-        """Something arrives for a life of the process."""
+        """Something arrives for an incarnation of the process."""
         if life != self.life:
             return
         if self.state == "running":
@@ -68,7 +65,7 @@ class Network:
         self.world = world
         self.servers: dict[int, Server] = {}
         self._places: dict[int, Place] = {}
-        #: Directions that are cut, and links that are slow, by how much at most.
+        #: Directions that are cut, and links that are slow, with the maximum delay.
         self._cut: dict[tuple[str, str], None] = {}
         self._slow: dict[tuple[str, str], int] = {}
         self._stalled: list[Pipe] = []
@@ -116,7 +113,7 @@ class Network:
     def connect(
         self, source: Place, node_id: int, received: Callable[[bytes], None], lost: Callable[[str], None]
     ) -> Wire:
-        """What is sent on it before it is open waits; `lost(REFUSED)` if nobody listens there."""
+        """Data sent before it is open waits; `lost(REFUSED)` if nobody listens there."""
         return Wire(self, source, node_id, received, lost)
 
 
@@ -133,7 +130,7 @@ class Pipe:
         self.closed = False
 
     def send(self, life: int, action: Callable[[], None]) -> None:
-        """Let this happen at the other end, after all that was sent before."""
+        """Call this at the other end, after everything sent before."""
         self._queue.append((life, action))
         if not self._is_stalled:
             self._schedule()
@@ -162,12 +159,12 @@ class Pipe:
             self._schedule()
 
     def lose(self) -> None:
-        """What is under way does not arrive."""
+        """Data in flight does not arrive."""
         self._queue.clear()
 
 
 class Wire:
-    """A connection from some place to a broker; the broker's core knows it as a connection's `transport`."""
+    """A connection from some place to a broker, which the core knows as a connection's `transport`."""
 
     def __init__(
         self,
@@ -186,13 +183,13 @@ class Wire:
         self._back = Pipe(network, target, source)
         self._received = received
         self._lost = lost
-        #: Whether this end, and the broker's, still takes what arrives.
+        #: Whether this end, and the broker's, still receives.
         self.open = True
         self._server: Server | None = None
         self.connection: Connection | None = None
         self.paused = False
         self._held: list[bytes] = []
-        # Of the kernel: it takes the connection, or not, whatever the process does.
+        # The kernel accepts the connection, or not, whatever the process does.
         world = network.world
         world.later(network.delay_ms(source.name, target.name), lambda: self._knock(node_id))
 
@@ -202,7 +199,7 @@ class Wire:
             return
         source, target = self._source.name, self._target.name
         if self._target.state == "off" or network.is_cut(source, target) or network.is_cut(target, source):
-            # Tried again by the kernel, slower and slower; the one who asked gives up first or it works.
+            # The kernel retries with increasing delays, until it succeeds or the caller gives up.
             network.world.later(500, lambda: self._knock(node_id))
             return
         server = network.servers.get(node_id)
@@ -228,7 +225,7 @@ class Wire:
         self._there.send(self._target_life, lambda: self._arrived(frame))
 
     def close(self) -> None:
-        """From here: nothing more arrives, and the broker hears of it after what was sent."""
+        """From this end: nothing more arrives, and the broker is notified after what was sent."""
         if self.open:
             self.open = False
             self._back.lose()
@@ -274,15 +271,15 @@ class Wire:
         self._back.send(self._source_life, lambda: self._end(LOST))
 
     def die(self) -> None:
-        """The broker's process is gone: its kernel closes the connection, and what it had sent arrives or
-        not.
+        """The broker's process is gone: its kernel closes the connection, and data in flight may or may not
+        arrive.
         """
         if self._network.world.chance(0.5):
             self._back.lose()
         self.broken()
 
     def silence(self) -> None:
-        """The machine of either end is off: nothing of it that is under way arrives, and nobody is told."""
+        """The machine of either end is off: data in flight does not arrive, and nobody is notified."""
         if self._target.state == "off":
             self.connection = None
             self._back.lose()
@@ -291,9 +288,7 @@ class Wire:
             self._there.lose()
 
     def reset(self) -> None:
-        """It is on again, and knows nothing of this connection: the other end hears so when it sends, or
-        asks.
-        """
+        """The machine is on again, without this connection: the other end notices when it sends."""
         if self._server is not None and self._target_life == self._target.life:
             self._there.send(self._target_life, self._hung_up)
         elif self.open:
@@ -310,9 +305,9 @@ class _Asked:
 
 
 class Lane:
-    """A broker's requests to one other that share a connection (ASK): in order there, in order back.
+    """A broker's requests to another one that share a connection (ASK): answered in order.
 
-    As in `runtime/peers.py` the connection begins with the handshake that `prove_to` makes, if there is one.
+    As in `runtime/peers.py` the connection begins with the handshake of `prove_to`, if there is one.
     """
 
     def __init__(
@@ -400,7 +395,7 @@ class Lane:
         self._finished()
 
     def _set_timer(self) -> None:
-        """One at a time, however much is asked."""
+        """One at a time."""
         if self._timer or not self._waiting:
             return
         self._timer = True
@@ -430,7 +425,7 @@ class Lane:
 
 
 class Watch:
-    """An idle connection to another broker (WATCH): tells when it has ended and the port refuses another."""
+    """An idle connection to another broker (WATCH): reports when it has ended and the port refuses another."""
 
     def __init__(self, network: Network, place: Place, node_id: int, refused: Callable[[], None]) -> None:
         self._network = network

@@ -1,10 +1,9 @@
-"""A broker in the simulation: performs the core's effects as `runtime/effect_runner.py` does, one event at a
-time.
+"""A broker in the simulation: performs the effects of the core as `runtime/effect_runner.py` does, one event
+at a time.
 
-What a thread would do is an event of its own, and so is telling the core about it: a cut can fall between a
-sync and its acknowledgement, in the middle of a round, or inside a job. A node lives until it is stopped,
-killed or loses its power; what was on its way then reaches nobody. The one thing it shares with the node
-after it is the disk.
+The work of a thread is an event of its own, and so is its result: a cut can fall between a sync and its
+acknowledgement, in the middle of a round, or inside a job. A node runs until it is stopped, killed or loses
+power; what is in flight then is dropped. It shares only the disk with the next node.
 """
 
 from __future__ import annotations
@@ -40,14 +39,14 @@ from testkit.sim.disk import SimDisk
 from testkit.sim.world import SeededEntropy, World
 
 DATA_DIR: Final = "/var/data"
-#: Where a second log directory is, if there is one.
+#: The second log directory, if there is one.
 OTHER_DIR: Final = "/var/more"
-#: Written over a frame once the core has seen it, as the shell's shared buffer would be.
+#: Overwrites a frame once the core has read it, as the shared buffer of the runtime would be.
 _POISON: Final = 0xEE
 
 
 class Delays:
-    """How long things take on this node, in milliseconds at most."""
+    """Maximum delays on this node, in milliseconds."""
 
     __slots__ = ("job_ms", "network_ms", "sync_ms")
 
@@ -58,7 +57,7 @@ class Delays:
 
 
 class Link:
-    """One client's connection: bytes each way arrive later and in order, or the link breaks."""
+    """A client connection: bytes arrive later and in order, or the link breaks."""
 
     def __init__(self, node: SimNode, receive: Callable[[bytes], None], lost: Callable[[], None]) -> None:
         self.node = node
@@ -74,7 +73,7 @@ class Link:
         self._undelivered: deque[bytes] = deque()
 
     def send(self, frame: bytes) -> None:
-        """From the client to the broker; the frame has its length prefix."""
+        """From the client to the broker; the frame has its size prefix."""
         self._there_ms = self.node.arrival(self._there_ms)
         self.node.schedule(self._there_ms - self.node.world.now_ms, lambda: self._arrived(frame))
 
@@ -104,7 +103,7 @@ class Link:
                 self._receive(data)
 
     def die(self) -> None:
-        """The broker is gone. What it had sent arrives yet, all of it at once or none of it."""
+        """The broker is gone. What it had sent still arrives, all at once or not at all."""
         if self.node.world.chance(0.5):
             self._undelivered.clear()
         while self._undelivered:
@@ -119,7 +118,7 @@ class Link:
                 self.node.broker.disconnected(self.connection)
 
     def broken(self) -> None:
-        """By the broker, or by its death: the client learns of it after all that was delivered."""
+        """By the broker, or by its death: the client is notified after everything that was delivered."""
         world = self.node.world
         self._here_ms = self.node.arrival(self._here_ms)
 
@@ -149,11 +148,11 @@ class SimNode:
         self._loose: list[Any] = []
         self._kinds: dict[Any, str] = {}
         self._syncing = False
-        #: The syncs that failed, by path, and why; whether or not the core has heard of it yet.
+        #: Failed syncs by path, with the error; whether or not the core knows them yet.
         self.sync_failures: list[tuple[str, str]] = []
         self._proposals: list[tuple[list[Record], Callable[[str | None], None]]] = []
         self._proposing = False
-        #: As in the shell: whether a proposal of this turn could not be handed on.
+        #: As in the runtime: whether a proposal of this turn could not be handed on.
         self.is_withdrawn = False
         self._timer_ms: int | None = None
         self._settling = False
@@ -166,7 +165,7 @@ class SimNode:
         self.broker = Broker(config, self.disk, SeededEntropy(self.world.random), say=self._say)
 
     def start(self, *, rewrites_journal: bool = False) -> None:
-        """As `server/node.py` opens a node, which rewrites its journal when that has grown long."""
+        """As `server/node.py` opens a node, which rewrites a journal that has grown long."""
         broker, store, now_ms = self.broker, self.store, self.world.now_ms
         records = store.load()
         first = broker.start(records, now_ms)
@@ -179,7 +178,7 @@ class SimNode:
         self._turn()
 
     def stop(self) -> None:
-        """A clean stop: what is under way ends, then the core closes its logs."""
+        """A clean shutdown: work in progress ends, then the core closes its logs."""
         self._die()
         for link in self._links:
             self.broker.disconnected(link.connection)
@@ -201,7 +200,7 @@ class SimNode:
             link.die()
 
     def _say(self, text: str) -> None:
-        self.world.tell(f"broker: {text}")
+        self.world.log(f"broker: {text}")
 
     # --- clients ----------------------------------------------------------------------------------------------
 
@@ -264,9 +263,9 @@ class SimNode:
         if effect[0] == PROPOSE:
             self.is_withdrawn = True
             self.broker.withdrawn()
-        tell = refusal(effect, f"internal error: {error!r}")
-        if tell is not None:
-            self.schedule(0, lambda: self._finished(tell))
+        report = refusal(effect, f"internal error: {error!r}")
+        if report is not None:
+            self.schedule(0, lambda: self._finished(report))
 
     def _finished(self, done: Callable[..., None], *arguments: Any) -> None:
         self.broker.now_ms = self.world.now_ms
@@ -320,7 +319,7 @@ class SimNode:
                 data += part
         link.deliver(bytes(data))
 
-    # Rounds, as in `runtime/background.py`: what is asked for during one waits for the next.
+    # Rounds, as in `runtime/background.py`: syncs requested during one wait for the next.
 
     def _sync(self, file: Any, directory: str | None, target: Any) -> None:
         if file is not None:
@@ -340,8 +339,7 @@ class SimNode:
         kinds, self._kinds = self._kinds, {}
         targets: list[Any] = [*files.values(), *self._loose]
         self._loose = []
-        # What could not be opened: for want of descriptors, asked for once more; for a reason of its own,
-        # refused.
+        # Files that could not be opened: retried if descriptors were short, else refused.
         again: dict[Any, tuple[Any, str]] = {}
         refused: list[tuple[Any, str]] = []
 
@@ -403,7 +401,7 @@ class SimNode:
         self.schedule(self.world.below(self.delays.job_ms + 1), perform)
 
     def _work(self, task: Task, done: Callable[[Any, str | None], None]) -> None:
-        """What the worker process would do: later than other jobs, because it takes long."""
+        """The work of the worker process: later than other jobs, because it takes long."""
 
         def perform() -> None:
             outcome, error = None, None
@@ -438,7 +436,7 @@ class SimNode:
                 self.broker.rejected()
             dropped: list[Any] = []
             if error is not None:
-                # Decided on top of what was not written.
+                # It depends on a proposal that was not written.
                 dropped, self._proposals = self._proposals, []
             for _records, done in proposals:
                 self.isolation.run("the answer to a change of metadata", done, error)

@@ -1,8 +1,7 @@
-"""Producers: idempotent ones, which send again until they have an answer, and plain ones, which never do.
+"""Producers: idempotent ones, which retry until they have an answer, and plain ones, which never retry.
 
-Up to five batches are on their way. When one of an idempotent producer fails, or the connection breaks, it
-waits until nothing is on its way and sends everything unanswered again, in order and with the same sequences,
-as the protocol asks.
+Up to five batches are in flight. When one of an idempotent producer fails, or the connection breaks, it waits
+until nothing is in flight. Then it resends everything unanswered, in order and with the same sequences.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from testkit.checkers.partition import Anomaly, key_of
 from testkit.sim.clients import Client, SentBatch, Shared
 
 _IN_FLIGHT_MAX: Final = 5
-#: Refusals after which the same batch is sent again.
+#: Errors after which the same batch is resent.
 _RETRIABLE: Final = (
     ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
 )  # fmt: skip
@@ -33,7 +32,7 @@ class Producer(Client):
         self._producer_id = -1
         self._number = 0
         self._sequences: dict[tuple[bytes, int], int] = {}
-        #: Batches without an answer, in order. Idempotent producers keep them until they have one.
+        #: Unanswered batches, in order. Idempotent producers keep them until they are answered.
         self.unanswered: list[SentBatch] = []
         self._in_flight = 0
         self._must_repeat = False
@@ -48,7 +47,7 @@ class Producer(Client):
         if self._is_idempotent:
             self._repeat()
         else:
-            # Nobody will ever know what became of these.
+            # The outcome of these stays unknown.
             self.unanswered.clear()
         self._next()
 
@@ -136,13 +135,13 @@ class Producer(Client):
         self._in_flight -= 1
         error = row.error_code
         if error == 0:
-            self.world.tell(f"{self.name}: {batch.values[0]!r} x{len(batch.values)} is at {row.base_offset}")
+            self.world.log(f"{self.name}: {batch.values[0]!r} x{len(batch.values)} is at {row.base_offset}")
             self.unanswered.remove(batch)
             history = batch.topic.partitions[batch.partition]
             for at, value in enumerate(batch.values):
                 history.acknowledge(value, row.base_offset + at)
         else:
-            self.world.tell(f"{self.name}: {batch.values[0]!r} is refused: {error!r}")
+            self.world.log(f"{self.name}: {batch.values[0]!r} is refused: {error!r}")
             self._refused(batch, error)
         if self._must_repeat and self._in_flight == 0:
             generation = self._generation
@@ -168,7 +167,7 @@ class Producer(Client):
                     "lost-write",
                     f"{self.name}: {batch.values[0]!r} is out of order, all before were acknowledged",
                 )
-            # The log forgot what came before, which it may: begin again under another id.
+            # The producer state was lost, which is allowed: begin again with another producer id.
             self.unanswered.clear()
             self._must_repeat = False
             self._producer_id = -1

@@ -1,8 +1,7 @@
-"""A cluster without faults of its own, for tests that tell one story: what goes wrong, and when, the test
-decides.
+"""A cluster without random faults, for tests with a fixed story.
 
-Real cores on simulated machines, disks, network and store, as in `cluster.py`; one caller asks and waits for
-the answer while the world goes on. Brokers are numbered from 1 on; time passes only while somebody waits.
+It has real cores on simulated machines, disks, network and store, as in `cluster.py`. A caller sends requests
+and waits for the responses while virtual time passes. Brokers are numbered from 1 on.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from testkit.sim.world import World
 _PRODUCE_VERSION: Final = 13
 _FETCH_VERSION: Final = 16
 _CREATE_VERSION: Final = 7
-#: Nothing that a story waits for takes longer.
+#: No wait of a story takes longer.
 _PATIENCE_MS: Final = 30_000
 
 
@@ -40,7 +39,7 @@ class Quiet:
         own: Mapping[int, Mapping[str, str]] | None = None,
         seed: int = 1,
     ) -> None:
-        """`settings` are every broker's, `own` those of single ones."""
+        """`settings` are those of every broker, `own` those of single ones."""
         self.world = World(seed, traced=True)
         self.network = Network(self.world)
         self.ensemble = Ensemble(self.world, session_timeout_ms=4000)
@@ -78,14 +77,14 @@ class Quiet:
         self.members.pop(node_id).kill()
 
     def stop(self, node_id: int) -> None:
-        """In order, as a person stops it."""
+        """A clean shutdown."""
         done: list[bool] = []
         self.members[node_id].stop_later(lambda: done.append(True))
         self.until(lambda: bool(done))
         del self.members[node_id]
 
     def cut(self, first: int, second: int) -> None:
-        """Nothing passes between two brokers, either way."""
+        """Nothing passes between two brokers, in either direction."""
         self.network.cut(f"b{first}", f"b{second}")
         self.network.cut(f"b{second}", f"b{first}")
 
@@ -101,7 +100,7 @@ class Quiet:
             self.world.step()
 
     def until(self, wanted: Callable[[], bool], ms: int = _PATIENCE_MS) -> int:
-        """Let time pass until it is so; returns how long it took."""
+        """Let time pass until the condition holds; returns how long it took."""
         begin_ms = self.world.now_ms
         while not wanted():
             assert self.world.now_ms < begin_ms + ms, "it does not happen:\n" + "\n".join(
@@ -115,10 +114,9 @@ class Quiet:
     def ask(
         self, node_id: int, key: int, version: int, body: Mapping[str, Any], as_broker: int | None = None
     ) -> list[Any]:
-        """A request on a connection of its own; the list has the answer once it is there, or None if none
-        will come.
+        """A request on its own connection; the list gets the response, or None if none will come.
 
-        With `as_broker` the connection proves first that it is that broker's.
+        With `as_broker` the connection authenticates as that broker.
         """
         answers: list[Any] = []
         prove_to = None if as_broker is None else self.ensemble.prove_as(as_broker)
@@ -139,8 +137,8 @@ class Quiet:
         return answers[0]
 
     def create(self, name: str, *assignments: Sequence[int], **configs: str) -> bytes:
-        """A topic with these replicas a partition; settings with underscores instead of dots. All brokers
-        have heard of it.
+        """Create a topic with these replicas per partition; settings with underscores instead of dots.
+        Returns when all brokers know it.
         """
         rows = [{"name": key.replace("_", "."), "value": value} for key, value in configs.items()]
         topic = {
@@ -177,7 +175,7 @@ class Quiet:
         acks: int = -1,
         timeout_ms: int = 2000,
     ) -> list[Any]:
-        """A batch of these; the list has the answer's row once it is there."""
+        """Send a batch; the list gets the row of the response."""
         records = encode_batch([Record(0, self.world.now_ms, None, value) for value in values])
         rows: list[Any] = []
         lane = Lane(self.network, self._place, node_id, lambda: None)
@@ -202,7 +200,7 @@ class Quiet:
         return rows
 
     def write(self, topic: str, *values: bytes, number: int = 0, acks: int = -1) -> int:
-        """Produce to the leader and wait until it is acknowledged; the first offset."""
+        """Produce to the leader and wait for the acknowledgement; returns the first offset."""
         rows = self.produce(self.leader(topic, number), topic, *values, number=number, acks=acks)
         self.until(lambda: bool(rows))
         assert rows[0] is not None and rows[0].error_code == 0, rows
@@ -226,12 +224,12 @@ class Quiet:
     def fetch(
         self, node_id: int, topic: str, offset: int, *, version: int = _FETCH_VERSION, **more: Any
     ) -> Any:
-        """The row of the answer to a consumer's fetch."""
+        """The row of the response to a consumer's fetch."""
         answer = self.call(node_id, ApiKey.FETCH, version, self.fetch_body(topic, offset, **more))
         return answer.responses[0].partitions[0]
 
     def values(self, row: Any) -> list[bytes]:
-        """The records in a fetch's row."""
+        """The records in a row of a fetch."""
         return [record.value or b"" for record in decode_batches(row.records)] if row.records else []
 
     # --- what is --------------------------------------------------------------------------------------------------
@@ -240,7 +238,7 @@ class Quiet:
         return self.ensemble.image.topics[topic]
 
     def partition(self, topic: str, number: int = 0) -> Partition:
-        """As the metadata log has it."""
+        """By the metadata log."""
         found: Partition = self.ensemble.image.topics[topic].partitions[number]
         return found
 

@@ -1,8 +1,8 @@
-"""One run: clients at work on a node that is stopped, killed and cut from its power again and again.
+"""One run: clients on a node that is stopped, killed and cut from its power again and again.
 
-Everything follows from the seed: the disk's temper, delays, topics, when each life of the node ends and how.
-After each start an auditor reads everything; at the end the clients finish what they began, and one last
-auditor reads it all. `run` returns what happened, or raises Failure, whose text says how to see it again.
+Everything follows from the seed: the behaviour of the disk, delays, topics, when each incarnation of the node
+ends and how. After each start an auditor reads everything. At the end the clients finish their work, and one
+last auditor reads everything. `run` returns the outcome, or raises Failure with the command that replays it.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from testkit.sim.world import World
 Ending = Literal["cut", "kill", "stop"]
 Fault = Literal["sync", "full"]
 
-#: How long the clients get at the end, and how many events at most.
+#: Time and events that the clients get at the end.
 _QUIET_MS: Final = 120_000
 _QUIET_EVENTS: Final = 60_000
 
 
 class Failure(Exception):
-    """A run found something wrong. Its text names the anomaly, the seed and the command that replays it."""
+    """A run found an anomaly. The text has the anomaly, the seed and the command that replays it."""
 
     def __init__(self, kind: str, text: str, trace: list[str]) -> None:
         super().__init__(text)
@@ -41,25 +41,25 @@ class Failure(Exception):
 
 @dataclass(frozen=True)
 class Options:
-    """What a run is about. The defaults are the mixture that `make sim` runs."""
+    """The options of a run. The defaults are those of `make sim`."""
 
     lives: int = 4
-    #: None: the seed decides.
+    #: None: chosen by the seed.
     is_strict: bool | None = None
     endings: tuple[Ending, ...] = ("cut", "cut", "cut", "kill", "stop")
-    #: Topics under the durable policy, the page-cache policy, or some of each.
+    #: Topics with the durable policy, the page-cache policy, or some of each.
     policy: Literal["durable", "page-cache", "mixed"] = "mixed"
     faults: tuple[Fault, ...] = ()
     events_max: int = 500
     #: Log directories of the node; with two, partitions move between them.
     directories: int = 1
-    #: Whether some of the topics are compacted.
+    #: Whether some topics are compacted.
     compacts: bool = False
-    #: A sync that is left out, to see whether that is noticed; cuts then come soon after it.
+    #: A sync site to skip, to see whether that is noticed; cuts then follow soon.
     ignored_site: str | None = None
 
     def arguments(self) -> str:
-        """The same on the command line."""
+        """The same as command line options."""
         given = []
         for name in ("lives", "policy", "events_max", "directories", "ignored_site"):
             value = getattr(self, name)
@@ -83,7 +83,7 @@ class Outcome:
     acknowledged: int = 0
     events: int = 0
     sites: dict[str, int] = field(default_factory=dict)
-    #: How often a left-out sync was asked for.
+    #: How often the skipped sync was requested.
     ignored: int = 0
     trace: list[str] = field(default_factory=list)
 
@@ -94,15 +94,15 @@ class Scenario:
         self.options = options
         self.world = world = World(seed, traced=traced)
         strict = world.chance(0.4) if options.is_strict is None else options.is_strict
-        self.disk = SimDisk(world.random, strict=strict, tell=world.tell if traced else None)
-        # The directory above the node's own was there before.
+        self.disk = SimDisk(world.random, strict=strict, log=world.log if traced else None)
+        # The parent directory is durable.
         self.disk.make_dir(DATA_DIR.rpartition("/")[0])
         self.disk.sync_dir("/")
         self.disk.sites.clear()
         self.disk.ignored_site = options.ignored_site
         self.shared = Shared(world)
         self.outcome = Outcome(seed)
-        # Some machines sync slowly, so slowly that a background flush overtakes a produce's own sync.
+        # Some machines sync so slowly that a background flush overtakes the sync of a produce.
         slow_ms = 7000 if world.chance(0.15) else 12
         self.delays = Delays(sync_ms=slow_ms, job_ms=1 + world.below(80))
         log_dirs = (DATA_DIR, OTHER_DIR)[: options.directories]
@@ -127,9 +127,9 @@ class Scenario:
         self.admin = Admin(
             self.shared, self.kinds, log_dirs=log_dirs, pause_ms=3000 if options.directories == 1 else 500
         )
-        #: Directories whose last stop was clean, and that no start has got to its end with since.
+        #: Directories whose last shutdown was clean, without a completed start since.
         self._clean: set[str] = set()
-        #: By topic id and partition: the log reaches at least so far.
+        #: By topic id and partition: the minimum log end.
         self._floors: dict[tuple[bytes, int], int] = {}
 
     def _kinds(self) -> list[Kind]:
@@ -146,7 +146,7 @@ class Scenario:
             if at == 3 or (at == 2 and policy != "durable"):
                 configs["retention.bytes"] = str(1000 + world.below(3000))
             if self.options.compacts and at in (0, 1):
-                # With `delete` as well, because records of a topic that is only compacted cannot be deleted.
+                # With `delete` too, because records of a topic that is only compacted cannot be deleted.
                 configs |= {
                     "cleanup.policy": "compact,delete", "retention.ms": "-1",
                     "min.cleanable.dirty.ratio": str(world.below(5) / 10), "delete.retention.ms": "0",
@@ -168,7 +168,7 @@ class Scenario:
         except PowerCut:
             raise
         except Exception as error:
-            # Whatever the core lets out is a failure of the core.
+            # An exception that leaves the core is a bug of the core.
             raise self._failure("crash", repr(error)) from error
         self.outcome.events = self.world.events
         self.outcome.sites = self.disk.sites
@@ -188,12 +188,12 @@ class Scenario:
         )
 
     def _live(self) -> None:
-        """One life of the node, from its start to an end of the chosen kind."""
+        """One incarnation of the node, from its start to an end of the chosen kind."""
         world, disk = self.world, self.disk
         ending = self.options.endings[world.below(len(self.options.endings))]
         stop_at = world.events + 1 + world.below((15, 100, self.options.events_max)[world.below(3)])
         if ending != "stop" and world.chance(0.4):
-            # In the middle of something, perhaps of the start itself.
+            # During some operation, perhaps of the start itself.
             within = 30 if world.chance(0.4) else self.options.events_max
             if world.chance(0.5):
                 disk.cut_after = disk.steps + 1 + world.below(within)
@@ -206,7 +206,7 @@ class Scenario:
             stop_at += self.options.events_max
         faults = [fault for fault in self.options.faults if world.chance(0.7)]
         fault_at = world.events + world.below(self.options.events_max)
-        # A sync that is left out would be missed soon afterwards.
+        # A skipped sync is noticed only soon afterwards.
         hurry = (0.3, 0.1, 0.02, 0.0)[world.below(4)]
         disk.on_ignored = self._hunt if hurry and ending != "stop" else None
         hunted = disk.ignored
@@ -227,7 +227,7 @@ class Scenario:
                     and self.shared.node.broker.log_cleaner.is_under_way
                     and world.chance(0.015)
                 ):
-                    # Segments change places for a moment only.
+                    # Segments are swapped for a short time only.
                     stop_at = min(stop_at, world.events + world.below(6))
                 if disk.ignored > hunted and ending != "stop" and world.chance(hurry):
                     break
@@ -245,22 +245,22 @@ class Scenario:
             self.disk.cut_after = self.disk.steps + 1 + self.world.below(12)
 
     def _fault(self, fault: Fault) -> None:
-        self.world.tell(f"fault: {fault}")
+        self.world.log(f"fault: {fault}")
         if fault == "sync":
-            # Of two directories one fails, and the other must not notice.
+            # One of two directories fails, and the other must not be affected.
             self.disk.failing_sync = ".log" if self.options.directories == 1 else f"{OTHER_DIR}/"
         else:
             self.disk.full = True
 
             def room() -> None:
-                self.world.tell("fault: there is room again")
+                self.world.log("fault: there is disk space again")
                 self.disk.full = False
 
             self.world.later(500 + self.world.below(3000), room)
 
     def _start(self) -> None:
         world = self.world
-        world.tell("--- the node starts")
+        world.log("--- the node starts")
         node = SimNode(world, self.disk, self.config, self.delays)
         self.shared.node = node
         try:
@@ -274,13 +274,13 @@ class Scenario:
         for replica in node.broker.partitions.replicas():
             topic_id = node.broker.partitions.by_name[replica.topic].topic_id
             floor = self._floors.get((topic_id, replica.number), 0)
-            # Logs that there are many of are opened later, in the background.
+            # If there are many logs, they are opened later, in the background.
             if floor and (end := replica.log.next_offset) < floor:
                 raise Anomaly("flushed-lost", f"{replica.topic}-{replica.number} ends at {end}, not {floor}")
         Auditor(self.shared, f"auditor{self.outcome.endings.total()}").begin()
 
     def _stop(self) -> None:
-        self.world.tell("--- the node is stopped")
+        self.world.log("--- the node is stopped")
         node = self.shared.node
         assert node is not None
         node.stop()
@@ -289,7 +289,7 @@ class Scenario:
         }
 
     def _end(self, ending: Ending) -> None:
-        """The node is gone; decide what is left, and note what was promised."""
+        """The node is gone; decide what remains, and note what was guaranteed."""
         world, node = self.world, self.shared.node
         assert node is not None
         node.kill()
@@ -299,8 +299,7 @@ class Scenario:
             if topic is None or not replica.opened:
                 continue
             history = topic.partitions[replica.number]
-            # A clean stop flushes everything, and a flush is a promise. Below the log's start it promises
-            # nothing.
+            # A clean shutdown flushes everything. Below the log start nothing is guaranteed.
             is_whole = ending == "stop" and replica.log.parent in self._clean
             flushed = replica.log.next_offset if is_whole else replica.log.flushed_offset
             if flushed <= replica.log.log_start_offset:
@@ -311,11 +310,11 @@ class Scenario:
             self._floors[topic.topic_id, replica.number] = (
                 replica.log.next_offset if ending != "cut" else history.flushed_offset
             )
-        # After a failed sync the page cache shows what no later sync will save: only a cut tells what is
-        # left.
+        # After a failed sync the page cache has data that no later sync makes durable: only a cut shows what
+        # remains.
         is_cut = ending == "cut" or (ending == "stop" and world.chance(0.5)) or bool(node.sync_failures)
         if is_cut or node.broker.directories.offline:
-            world.tell(f"--- the power is cut ({'strict' if self.disk.strict else 'nasty'})")
+            world.log(f"--- the power is cut ({'strict' if self.disk.strict else 'nasty'})")
             self._floors = {
                 key: min(floor, self.shared.topics[key[0]].partitions[key[1]].flushed_offset)
                 for key, floor in self._floors.items()
@@ -325,12 +324,12 @@ class Scenario:
                 for history in topic.partitions:
                     history.power_was_cut(0)
         else:
-            world.tell(f"--- the process is gone ({ending})")
+            world.log(f"--- the process is gone ({ending})")
         for _ in range(world.below(20)):
             world.step()
 
     def _finish(self) -> None:
-        """Nothing fails any more: the clients finish, and everything is read once again."""
+        """No more faults: the clients finish, and everything is read once more."""
         self.disk.on_ignored = None
         self._start()
         self.shared.is_open = False

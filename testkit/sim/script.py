@@ -1,10 +1,9 @@
-"""What a simulated client does, one thing after another: coroutines that wait for the simulation's callbacks.
+"""Scripts of simulated clients: coroutines that wait for callbacks of the simulation.
 
     async def work(self): response = await self.call(node_id, key, body)
     play(actor.work())
 
-Nothing else runs them, and nothing else may be awaited. A client that dies is never called again, and so its
-script ends.
+Only `Call` can be awaited. A client that dies is never called again, so its script ends.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ Script: TypeAlias = Coroutine[Begin, Any, Any]
 
 
 class Call:
-    """Awaited: `begin(done)` is called, and the value is what `done` is called with, later and once."""
+    """Awaitable: calls `begin(done)`; its value is the argument of `done`, which is called later and once."""
 
     __slots__ = ("_begin",)
 
@@ -32,7 +31,7 @@ class Call:
 
 
 def play(script: Script) -> None:
-    """Let it go on until it waits, and whenever it has what it waited for."""
+    """Run a coroutine until it waits, and again for each result."""
 
     def go_on(value: Any) -> None:
         try:
@@ -45,7 +44,7 @@ def play(script: Script) -> None:
 
 
 async def together(*scripts: Script) -> None:
-    """Play several at once until all are over; then raise what the first of them did that failed."""
+    """Run several at once until all have ended; then raise the first exception."""
     left, failures = len(scripts), []
 
     def begin(done: Callable[[Any], None]) -> None:
@@ -70,13 +69,13 @@ async def together(*scripts: Script) -> None:
 
 
 class Scripted(Actor):
-    """An actor whose scripts wait for time, for metadata and for answers."""
+    """An actor whose scripts wait for time, metadata and responses."""
 
     async def sleep(self, delay_ms: int) -> None:
         await Call(lambda done: self.later(delay_ms, lambda: done(None)))
 
     async def refreshed(self) -> None:
-        """The metadata has been looked at."""
+        """Wait for a refresh of the metadata."""
         await Call(lambda done: self.refresh(lambda: done(None)))
 
     async def call(
@@ -88,7 +87,7 @@ class Scripted(Actor):
         purpose: str = "",
         as_broker: int | None = None,
     ) -> Any | None:
-        """The response; None if there is no answer."""
+        """The response; None if there is none."""
 
         def begin(done: Callable[[Any], None]) -> None:
             self.ask(node_id, key, body, done, purpose=purpose, version=version, as_broker=as_broker)

@@ -1,8 +1,8 @@
-"""The places that ask for a sync, found in the source: each must be missed when it is left out.
+"""Sync sites, found in the source: for each, a test must notice when it is skipped.
 
-A site is named as `SimDisk` names it when it is asked: file, function and line of a call of `sync` or
-`sync_dir` on a disk; `SYNC …` for the kinds of the effect; and the two syncs inside `replace_file`, which are
-one site each whoever calls.
+A site has the name that `SimDisk` gives it: file, function and line of a call of `sync` or `sync_dir` on a
+disk; `SYNC …` for the kinds of the effect; and the two syncs inside `replace_file`, which are one site each
+for all callers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 
 import ottla
 
-#: What decides about syncs.
+#: The packages that decide about syncs.
 _PLACES: Final = ("broker", "log", "runtime/embedded_store.py")
 EFFECT_SITES: Final = ("SYNC file", "SYNC directory", "SYNC loose file", "SYNC parent")
 REPLACE_SITES: Final = ("replace_file:sync", "replace_file:sync_dir")

@@ -1,13 +1,13 @@
-"""The cluster store on virtual time: each broker's client (`ports/store.py`) of the one ensemble
+"""The cluster store in virtual time: each broker's client (`ports/store.py`) of the one ensemble
 (`ensemble.py`).
 
-`SimStore` is what `runtime/zookeeper_store.py` is to a real broker, and keeps the same promises by the same
-means: what is asked goes there and back with delays; when the connection breaks nobody knows whether it
-arrived, so it is asked again with the next one, and an append is recognised in the log by its tag. Each node
-hears of changes with a lag of its own, and of log, brokers and controller in any order.
+`SimStore` corresponds to `runtime/zookeeper_store.py`, and keeps the same guarantees by the same means.
+Requests have delays. When the connection breaks it is unknown whether a request arrived, so it is repeated on
+the next connection, and an append is recognised in the log by its tag. Each node is notified of changes with
+its own lag, and of log, brokers and controller in any order.
 
-A session ends when its client was silent for the time-out: cut off, paused or dead. Its node knows no more
-than that the connection is gone (suspended); it hears that the session is lost once it is back.
+A session expires when its client was silent for the timeout: cut off, paused or dead. Its node only knows
+that the connection is gone (suspended), and learns that the session is lost when it reconnects.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ NOT_CONTROLLER: Final = "this broker is not the controller"
 SESSION_LOST: Final = "the session with the store was lost"
 CLOSED: Final = "the store is closed"
 
-#: How long a client that lost its connection waits before it has another, at most.
+#: Maximum time until a client without a connection has a new one.
 _RECONNECT_MS: Final = 400
 
 
 class StoreHost(Protocol):
-    """Where a client runs: its events do not happen while it is paused, and never once it is gone."""
+    """The process of a client: its events wait while it is paused, and are dropped once it is gone."""
 
     def schedule(self, delay_ms: int, action: Callable[[], None]) -> None: ...
 
 
 class _Operation:
-    """Something on its way to the ensemble and back."""
+    """A request on its way to the ensemble and back."""
 
     __slots__ = ("act", "answered", "done", "result", "session")
 
@@ -75,14 +75,14 @@ class _Batch(NamedTuple):
 
 
 class _Request(NamedTuple):
-    """A registration, claim or snapshot: begun anew with each connection until it is answered."""
+    """A registration, claim or snapshot: repeated on each connection until it is answered."""
 
     begin: Callable[[_Request], None]
     refuse: Callable[[str], None]
 
 
 class SimStore:
-    """One broker's client. Everything that it tells its node happens in events of that node."""
+    """One broker's client. Its calls to the node are events of that node."""
 
     def __init__(self, ensemble: Ensemble, host: StoreHost, node_id: int, events: StoreEvents) -> None:
         self.ensemble = ensemble
@@ -90,16 +90,15 @@ class SimStore:
         self.node_id = node_id
         self._host = host
         self._events = events
-        #: How long this node takes to hear of a change, at most.
+        #: Maximum lag of notifications on this node.
         self.lag_ms = 3
         self.session: Session | None = None
-        #: Whether the connection is there (what the servers see), and whether everything of it is up to date
-        #: here.
+        #: Whether there is a connection (as the servers see it), and whether everything was read since.
         self._connected = False
         self._ready = False
         self._closed = False
         self._cut = False
-        #: Which connection this is: nothing of an earlier one arrives.
+        #: The number of the connection: nothing of an earlier one arrives.
         self._connection = 0
         self._opened: Callable[[], None] | None = None
         self.position = -1
@@ -118,13 +117,13 @@ class SimStore:
     # --- life -------------------------------------------------------------------------------------------------
 
     def connect(self, opened: Callable[[], None]) -> None:
-        """`opened()` once everything was read and told."""
+        """`opened()` once everything was read and reported."""
         self._opened = opened
         self.ensemble.clients.append(self)
         self._reconnect_later()
 
     def close(self) -> None:
-        """End the session: the registration, and control, are given up at once."""
+        """End the session: the registration and controllership end at once."""
         self._closed = True
         if self.session is not None and self._connected:
             self.ensemble.end_session(self.session)
@@ -133,19 +132,19 @@ class SimStore:
         self._refuse(CLOSED)
 
     def die(self) -> None:
-        """The process is gone: the servers hear nothing any more."""
+        """The process is gone: it is silent."""
         self._closed = True
         if self in self.ensemble.clients:
             self.ensemble.clients.remove(self)
         self._lose_connection()
 
     def pause(self) -> None:
-        """The process does not run: the servers hear nothing, and it does not know."""
+        """The process is paused: it is silent, and does not know."""
         if self.session is not None and self._connected:
             self.ensemble.silent(self.session)
 
     def resume(self) -> None:
-        """It runs again; what had arrived was read before this."""
+        """It resumes; what had arrived was read before this."""
         if self.session is None or not self._connected:
             return
         if self.session.alive:
@@ -157,7 +156,7 @@ class SimStore:
     # --- the connection: what goes wrong ------------------------------------------------------------------------
 
     def cut(self) -> None:
-        """Nothing arrives any more in either direction, and nobody is told. The client notices first."""
+        """Nothing arrives in either direction, and nobody is notified. The client notices first."""
         if self._cut or self._closed:
             return
         self._cut = True
@@ -186,14 +185,14 @@ class SimStore:
         self._reconnect_later()
 
     def expire(self) -> None:
-        """The servers give the session up."""
+        """The servers expire the session."""
         if self.session is not None:
             self.ensemble.end_session(self.session)
             self.drop()
 
     @property
     def is_writing(self) -> bool:
-        """Whether something is under way whose outcome would be unknown if the connection broke now."""
+        """Whether a request is in flight whose outcome would be unknown if the connection broke now."""
         return self._sending or bool(self._requests)
 
     def _suspended(self) -> None:
@@ -207,7 +206,7 @@ class SimStore:
         self._watching = [False, False, False]
         in_flight, self._in_flight = self._in_flight, []
         for operation in in_flight:
-            # It was on its way: perhaps it arrives yet, and nobody is told.
+            # It was in flight: it may still arrive, and nobody is notified.
             if not operation.done and not self._cut and self.world.chance(0.5):
                 operation.perform()
             operation.done = True
@@ -254,7 +253,7 @@ class SimStore:
 
     def _resumed(self) -> None:
         if self._control is None:
-            # What the dead session sent is not in the log, and cannot come any more.
+            # Requests of the dead session are not in the log, and cannot arrive any more.
             self._refuse(SESSION_LOST)
         self._ready = True
         left_over = list(self._requests)
@@ -263,7 +262,7 @@ class SimStore:
             opened()
         else:
             self._events.store_back(self.world.now_ms)
-        # What changed since it was read.
+        # What changed since the last read.
         self.log_moved()
         self.brokers_moved()
         self.controller_moved()
@@ -272,14 +271,14 @@ class SimStore:
         self._send()
 
     def _reaches(self) -> bool:
-        """Whether something gets through now: the session may have ended without this client knowing."""
+        """Whether requests get through: the session may have expired without the client knowing."""
         return self._connected and not self._cut and self.session is not None and self.session.alive
 
     def _delay(self) -> int:
         return self.world.below(3 + self.ensemble.slow_ms)
 
     def _ask(self, act: Callable[[], Any], answered: Callable[[Any], None]) -> None:
-        """There and back. Without a connection it is lost: whoever asks begins again with the next one."""
+        """There and back. Without a connection the request is lost: the caller repeats it on the next one."""
         if not self._connected:
             return
         assert self.session is not None
@@ -390,7 +389,7 @@ class SimStore:
                 self._requests.remove(request)
                 done(0, error)
                 return
-            # From the new epoch on nobody else can append: the end that is read now is final.
+            # With the new epoch nobody else can append: the end that is read now is final.
             self._ask(lambda: None, lambda _: read(request, epoch))
 
         def read(request: _Request, epoch: int) -> None:
@@ -466,7 +465,7 @@ class SimStore:
         )
 
     def _gather(self) -> list[_Proposal]:
-        """As many proposals as one append holds."""
+        """As many proposals as fit into one append."""
         taken: list[_Proposal] = []
         bytes_left = APPEND_BYTES_MAX
         while self._queue and (size := encoded_bytes(self._queue[0].records)) <= bytes_left:
@@ -485,9 +484,7 @@ class SimStore:
         self._send()
 
     def _not_written(self, batch: _Batch, result: str, control: int) -> None:
-        """Because an attempt before this one succeeded, which reading shows; or because of another
-        controller.
-        """
+        """Because an earlier attempt succeeded, which a read shows; or because of another controller."""
         self._catch_up()
         if self._unsettled is not batch:
             return
@@ -496,7 +493,7 @@ class SimStore:
                 self._control = None
             self._refuse(FENCED)
         else:
-            # A snapshot of ours was published unseen: again, from the new end.
+            # Our own snapshot was published unnoticed: repeat, from the new end.
             self._unsettled = None
             self._queue.extendleft(reversed(batch.proposals))
 
@@ -506,7 +503,7 @@ class SimStore:
         records = batch.records
         self.position += len(records)
         if records:
-            # As the log has them.
+            # As in the log.
             self._events.committed([r.decode(r.encode(record)) for record in records], self.world.now_ms)
         for proposal in batch.proposals:
             proposal.done(None)

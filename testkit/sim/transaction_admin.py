@@ -1,6 +1,7 @@
-"""An administrator of what transactions are written to: creates the topics, moves their partitions and those
-of coordinators to other brokers, and deletes one of the topics again and again, whatever is under way there.
-It also lets requests of producers that are gone arrive late.
+"""An admin client for transactions: creates topics, reassigns their partitions and those of coordinators, and
+deletes one topic again and again.
+
+It also lets requests of former producers arrive late.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _PAUSE_MS: Final = 6500
 
 
 class TransactionAdmin(Scripted):
-    """`topics`: by name, how many partitions and which configs; `brief` is the one that is deleted."""
+    """`topics`: number of partitions and configs by name; `brief` is the one that is deleted."""
 
     def __init__(self, common: Common, topics: Mapping[str, tuple[int, dict[str, str]]], brief: str) -> None:
         super().__init__(common, "clerk")
@@ -52,9 +53,7 @@ class TransactionAdmin(Scripted):
                 await self._move()
 
     async def _repeat(self, marker: LateMarker) -> None:
-        """A marker arrives once more, from a coordinator that is one no more or has repeated itself; it must
-        be refused.
-        """
+        """A marker arrives once more, from a former coordinator or as a duplicate; it must be refused."""
         topic_id, number = marker.place
         name = next(name for name, known in self.ids.items() if known == topic_id)
         leader = self.leaders[marker.place]
@@ -72,12 +71,12 @@ class TransactionAdmin(Scripted):
             leader.node_id, ApiKey.WRITE_TXN_MARKERS, {"markers": [row]}, 2, as_broker=sender
         )
         code = answer.markers[0].topics[0].partitions[0].error_code if answer is not None else None
-        self.world.tell(f"clerk: {marker} comes late: {code!r}")
+        self.world.log(f"clerk: {marker} comes late: {code!r}")
         if code == 0:
             raise Anomaly("late-marker", f"{name}-{number} takes {marker}, after later ones")
 
     async def haunt(self, ghost: Ghost) -> None:
-        """Let a request of somebody who is gone arrive now."""
+        """Let a request of a former producer arrive now."""
         who, place = ghost.who, ghost.place
         for _ in range(3):
             await self.refreshed()
@@ -88,7 +87,7 @@ class TransactionAdmin(Scripted):
             version = PRODUCE_VERSIONS[who.version]
             answer = await self.call(leader.node_id, ApiKey.PRODUCE, ghost.body, version, "ghosts")
             code = answer.responses[0].partition_responses[0].error_code if answer is not None else None
-            self.world.tell(
+            self.world.log(
                 f"{who.label}: its ghost sends {ghost.value!r} to {ghost.name}-{place[1]}: {code!r}"
             )
             if code == 0 and ghost.value in who.logs[place].where:
@@ -104,13 +103,13 @@ class TransactionAdmin(Scripted):
         }  # fmt: skip
         answer = await self.call(self.any_broker(), ApiKey.CREATE_TOPICS, {"topics": [topic]})
         code = answer.topics[0].error_code if answer is not None else None
-        self.world.tell(f"clerk: create {name}: {code!r} {configs}")
+        self.world.log(f"clerk: create {name}: {code!r} {configs}")
 
     async def _delete(self, name: str) -> None:
         topics = [{"name": name, "topic_id": None}]
         answer = await self.call(self.any_broker(), ApiKey.DELETE_TOPICS, {"topics": topics, "timeout": 1000})
         code = answer.responses[0].error_code if answer is not None else None
-        self.world.tell(f"clerk: delete {name}: {code!r}")
+        self.world.log(f"clerk: delete {name}: {code!r}")
 
     async def _move(self) -> None:
         known = {
@@ -124,5 +123,5 @@ class TransactionAdmin(Scripted):
         self.world.random.shuffle(brokers)
         rows = [{"partition_index": number, "replicas": brokers[: self._replicas]}]
         body = {"timeout": 1000, "topics": [{"name": known[topic_id], "partitions": rows}]}
-        self.world.tell(f"clerk: move {known[topic_id]}-{number} to {brokers[: self._replicas]}")
+        self.world.log(f"clerk: move {known[topic_id]}-{number} to {brokers[: self._replicas]}")
         await self.call(self.any_broker(), ApiKey.ALTER_PARTITION_REASSIGNMENTS, body)

@@ -1,12 +1,11 @@
-"""How a producer in transactions reaches its coordinator and the leaders, and what it makes of their answers.
+"""A transactional producer: its requests to the coordinator and to leaders, and its reactions to responses.
 
-Clients of version 1 add partitions themselves and keep their epoch; those of version 2 (KIP-890) just
-produce, and have the next epoch with every end. Both ask again until they know, as real ones do. What is lost
-on its way may still arrive, and where it is of version 1 it could be taken for a part of the next
-transaction: therefore such a client that has missed an answer asks for another epoch before it goes on
-(KIP-360).
+Clients with transactions v1 add partitions themselves and keep their epoch. Those with v2 (KIP-890) only
+produce, and get the next epoch with every end. Both retry until they know the outcome. A lost request may
+still arrive, and with v1 it could become part of the next transaction. So such a client that has missed a
+response requests another epoch before it continues (KIP-360).
 
-What cannot go on is told by exceptions: Fenced, Spoilt.
+Exceptions end its work: Fenced, Spoilt.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ PRODUCE_VERSIONS: Final = {1: 11, 2: 13}
 _END: Final = {1: 4, 2: 5}
 _COMMIT_OFFSETS: Final = {1: 4, 2: 5}
 _GROUP, _TRANSACTION = 0, 1
-#: What could be taken for a part of the next transaction.
+#: Requests that could become part of the next transaction.
 _WRITES: Final = frozenset(
     (
         ApiKey.PRODUCE,
@@ -39,14 +38,14 @@ _WRITES: Final = frozenset(
 )
 _AGAIN_MS: Final = 120
 
-#: The coordinator is another; what it was asked may have been written all the same.
+#: The coordinator has changed; the request may have been written nevertheless.
 _MOVED: Final = frozenset(
     (
         ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT,
         ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
     )
 )  # fmt: skip
-#: Nothing was done, and it may be asked again.
+#: Nothing was done; the request can be repeated.
 _BUSY: Final = frozenset(
     (
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.NOT_ENOUGH_REPLICAS,
@@ -63,7 +62,7 @@ _SPOILT: Final = frozenset((ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_A
 
 
 class Fenced(Exception):
-    """Somebody else has come under its name, or its transaction took too long."""
+    """Another producer uses its transactional id, or its transaction timed out."""
 
 
 class Spoilt(Exception):
@@ -71,7 +70,7 @@ class Spoilt(Exception):
 
 
 class Ghost(NamedTuple):
-    """A Produce request of somebody who is gone."""
+    """A Produce request of a former producer."""
 
     who: TransactionClient
     name: str
@@ -95,20 +94,20 @@ class TransactionClient(Scripted):
         self.life = life
         self.version = version
         self._timeout_ms = timeout_ms
-        #: The partitions whose values are looked at.
+        #: The partitions whose values are checked.
         self.logs = logs
         self.producer_id = self.epoch = -1
         self._coordinators: dict[tuple[int, str], int] = {}
         self._sequences: dict[Place, int] = {}
-        #: Since the last epoch something was sent of which nobody knows whether it will arrive.
+        #: Since the last epoch a request was sent whose outcome is unknown.
         self._is_unsettled = False
         self._count = 0
         self._numbers = 0
-        #: What belongs to the present transaction, as far as it knows; and where it has produced.
+        #: The partitions of the current transaction, as far as it knows; and those it has produced to.
         self._added: dict[Any, None] = {}
         self._written: dict[tuple[str, Place], None] = {}
         self.transaction: Transaction | None = None
-        #: What will happen to it soon after one of its next requests.
+        #: A fault that follows one of its next requests.
         self._blow: Callable[[], None] | None = None
         self._blow_after = 0
 
@@ -116,12 +115,12 @@ class TransactionClient(Scripted):
     def label(self) -> str:
         return f"{self.name}/{self.life}"
 
-    def tell(self, text: str) -> None:
-        self.world.tell(f"{self.label}: {text}")
+    def log(self, text: str) -> None:
+        self.world.log(f"{self.label}: {text}")
 
     @property
     def is_fenced(self) -> bool:
-        """Whether somebody else is known to have come, whether or not it has heard of it."""
+        """Whether another producer is known to have come, whether or not this one knows."""
         return self.producers.is_fenced(self.life, self.epoch)
 
     @property
@@ -129,12 +128,12 @@ class TransactionClient(Scripted):
         return {"transactional_id": self.name, "producer_id": self.producer_id, "producer_epoch": self.epoch}
 
     def strike(self, blow: Callable[[], None]) -> None:
-        """Let something happen to it in the midst of its next transaction."""
+        """Let a fault happen during its next transaction."""
         self._blow, self._blow_after = blow, 1 + self.world.below(5)
 
     def last_words(self) -> Ghost | None:
-        """One more batch of its transaction, which it had sent when it died, or gave up, and which may arrive
-        at any time.
+        """One more batch of its transaction, which was in flight when it died, or gave up, and which may
+        arrive at any time.
         """
         transaction = self.transaction
         if transaction is None or transaction.may_count:
@@ -183,7 +182,7 @@ class TransactionClient(Scripted):
         self, who: tuple[int, str], key: int, version: int, body: dict[str, Any], code_of: Callable[[Any], int],
         patience: int = 1000,
     ) -> tuple[Any | None, bool]:  # fmt: skip
-        """Ask a coordinator until it answers for good, or patience is at its end; whether an earlier attempt
+        """Ask a coordinator until it has a final answer, or patience ends; also whether an earlier attempt
         may have succeeded.
         """
         is_sure = True
@@ -194,7 +193,7 @@ class TransactionClient(Scripted):
                 is_sure = False
                 self._coordinators.pop(who, None)
             elif code not in _BUSY:
-                self.tell(f"asked {key} of {self.producer_id}/{self.epoch}: {ErrorCode(code)!r}")
+                self.log(f"asked {key} of {self.producer_id}/{self.epoch}: {ErrorCode(code)!r}")
                 return answer, is_sure
             await self.sleep(_AGAIN_MS // 2 + self.world.below(_AGAIN_MS))
         self._is_unsettled = True
@@ -207,7 +206,7 @@ class TransactionClient(Scripted):
     # --- coming -------------------------------------------------------------------------------------------------
 
     async def init(self, *, names_itself: bool = False) -> None:
-        """Get the next epoch; as the one that it was, if it names itself."""
+        """Get the next epoch, with its current producer id and epoch if it has them."""
         body = {
             "transactional_id": self.name, "transaction_timeout": self._timeout_ms,
             "producer_id": self.producer_id if names_itself else -1, "producer_epoch": self.epoch if names_itself else -1,
@@ -267,7 +266,7 @@ class TransactionClient(Scripted):
         self._added[topic, number] = None
 
     def _take(self, code: int, was_fenced: bool, what: str) -> None:
-        """An answer for good."""
+        """A final answer."""
         if code in _FENCED:
             raise Fenced
         if code in _SPOILT:
@@ -277,7 +276,7 @@ class TransactionClient(Scripted):
         self.producers.succeeds(self.life, self.epoch, was_fenced, what)
 
     async def send(self, name: str, place: Place, texts: list[str]) -> None:
-        """Produce these to a partition in the present transaction. Raises Fenced, Spoilt."""
+        """Produce these to a partition in the current transaction. Raises Fenced, Spoilt."""
         transaction = self.transaction
         assert transaction is not None
         if self.version == 1:
@@ -288,7 +287,7 @@ class TransactionClient(Scripted):
         body = self._produce(name, place, values)
         was_fenced = self.is_fenced
         self._added[name, place[1]] = None
-        # A partition that is not looked at may be gone for good.
+        # A partition that is not checked may be deleted.
         for _ in range(60 if log is not None else 6):
             leader = self.leaders.get(place)
             if leader is not None and leader.node_id >= 0:
@@ -298,7 +297,7 @@ class TransactionClient(Scripted):
                     if answer is not None
                     else ErrorCode.REQUEST_TIMED_OUT
                 )
-                self.tell(f"{values[0]!r} x{len(values)} to {name}-{place[1]}: {ErrorCode(code)!r}")
+                self.log(f"{values[0]!r} x{len(values)} to {name}-{place[1]}: {ErrorCode(code)!r}")
                 if code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
                     code = 0
                 if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and log is not None:
@@ -313,7 +312,7 @@ class TransactionClient(Scripted):
             if self.world.chance(0.02):
                 break
             await self.refreshed()
-        # What is under way may still arrive, and the next in this epoch would be out of order.
+        # A request in flight may still arrive, and the next one in this epoch would be out of order.
         self._is_unsettled = True
         raise Spoilt
 
@@ -327,7 +326,7 @@ class TransactionClient(Scripted):
         return value
 
     def _produce(self, name: str, place: Place, values: list[bytes]) -> dict[str, Any]:
-        """The request for these, the next in their partition."""
+        """The request for these values, with the next sequence of the partition."""
         batch = encode_batch(
             [Record(0, self.world.now_ms, None, value) for value in values],
             producer_id=self.producer_id, producer_epoch=self.epoch, base_sequence=self._sequences.get(place, 0),
@@ -338,7 +337,7 @@ class TransactionClient(Scripted):
         return {"transactional_id": self.name, "acks": -1, "timeout": 1500, "topic_data": [topic]}
 
     async def commit_offset(self, group_id: str, name: str, number: int, offset: int) -> None:
-        """A group's offset in the present transaction. Raises Fenced, Spoilt."""
+        """Commit a group's offset in the current transaction. Raises Fenced, Spoilt."""
         was_fenced = self.is_fenced
         if self.version == 1 and group_id not in self._added:
             body = self._who | {"group_id": group_id}
@@ -378,7 +377,7 @@ class TransactionClient(Scripted):
         transaction = self.transaction
         assert transaction is not None
         was_fenced = self.is_fenced
-        # Of version 1 a client that has added nothing has nothing to end.
+        # With v1 a client that has added nothing has nothing to end.
         if self._added:
             if commit:
                 transaction.ask_to_commit()
@@ -388,7 +387,7 @@ class TransactionClient(Scripted):
             )
             code = answer.error_code if answer is not None else ErrorCode.INVALID_PRODUCER_EPOCH
             if code:
-                # Whose time was over hears, of version 2, that it is not the end that it has come to.
+                # With v2 a client whose transaction timed out is told that it ended differently.
                 if is_sure or code in _SPOILT:
                     transaction.is_off(f"EndTxn was refused: {ErrorCode(code)!r}")
                 if code not in _FENCED and not (code == ErrorCode.INVALID_TXN_STATE and commit):

@@ -1,16 +1,16 @@
-"""What must hold of transactions in a cluster at every step, by what counts of their logs and by their
-coordinators.
+"""Invariants of transactions in a cluster, checked at every step: by the committed part of their logs and by
+their coordinators.
 
-Each batch that counts of `__transaction_state` is replayed, once, in a shard of our own, and each of a topic
-that transactions are written to goes to its history (`checkers/transactions.py`). So what a transaction is
-at, and what became of it, is known whoever leads:
+Each committed batch of `__transaction_state` is replayed once into a shard of the checker. Each committed
+batch of a topic with transactions goes to its history (`checkers/transactions.py`). So the state and the
+outcome of every transaction are known:
 
-    state-transition    a transactional id goes only from state to state as the table says
-    epoch-regression    a producer's epoch never goes back
-    unprepared-end      the records of a transaction are committed or aborted only while Prepare… says so, and counts
-    two-ends            a transaction of version 2, which has an epoch of its own, has one kind of marker
-    state-divergence    a coordinator for which nothing is under way has exactly the state that the log says, and so does whoever
-                        replays any replica's log from its beginning
+    state-transition    a transactional id changes its state only as the table allows
+    epoch-regression    a producer epoch never goes back
+    unprepared-end      records are committed or aborted only while a committed Prepare… record says so
+    two-ends            a transaction v2, which has its own epoch, has one kind of marker
+    state-divergence    an idle coordinator has exactly the state of the log, and so does a replay of
+                        any replica's log from its start
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from testkit.checkers.partition import Anomaly
 from testkit.checkers.transactions import Log, Place
 from testkit.sim.member import Member
 
-#: By state: those that may follow.
+#: By state: its possible next states.
 _NEXT: Final = {
     state: {after for (before, _event), after in TRANSITIONS.items() if before is state} for state in State
 }
@@ -61,8 +61,8 @@ def records_of(data: bytes) -> list[Record]:
 
 
 class LateMarker(NamedTuple):
-    """A marker that was written, and after which there was one of a later coordinator, or of a later epoch:
-    it must be refused.
+    """A marker that was written before one of a later coordinator, or of a later epoch: repeated, it must be
+    refused.
     """
 
     place: Place
@@ -75,12 +75,12 @@ class LateMarker(NamedTuple):
 
 class TransactionInvariants:
     def __init__(self) -> None:
-        #: By partition: what the log says, and up to where it counts.
+        #: By partition: the state by the log, and its end offset.
         self.known: dict[int, Known] = {}
         self._ends: dict[int, int] = {}
-        #: The partitions that transactions are written to.
+        #: The partitions with transactions.
         self.logs: dict[Place, Log] = {}
-        #: By producer id and epoch: whether markers with it commit.
+        #: By producer id and epoch: whether its markers commit.
         self._decided: dict[tuple[int, int], bool] = {}
         self._has_own_epoch: dict[tuple[int, int], bool] = {}
         #: By producer id: the last record.
@@ -93,7 +93,7 @@ class TransactionInvariants:
     # --- the logs -----------------------------------------------------------------------------------------------
 
     def committed(self, topic: str, place: Place, last_offset: int, data: bytes) -> None:
-        """A batch counts from now on; in the log's order."""
+        """A batch is committed; in the order of the log."""
         if topic == TRANSACTIONS_TOPIC:
             known = self.known.setdefault(place[1], {})
             for record in records_of(data):
@@ -151,8 +151,8 @@ class TransactionInvariants:
                 log.data(producer_id, records, last_offset)
 
     def _check_prepared(self, log: Log, producer_id: int, *, commit: bool) -> None:
-        """What is open somewhere is ended only when Prepare… counts, as that says. In one turn it may be
-        complete.
+        """An open transaction ends only after its Prepare… record is committed, and accordingly. In one turn
+        it may be complete already.
         """
         entry = self._by_producer.get(producer_id)
         if entry is None or entry.state not in (_COMMITTED if commit else _ABORTED):
@@ -183,7 +183,7 @@ class TransactionInvariants:
                 check_same(f"broker {member.node_id} coordinates {number}", has, self.known[number])
 
     def check_replica(self, name: str, number: int, pieces: Iterable[bytes]) -> None:
-        """At rest: replay a replica's log from its beginning."""
+        """At rest: replay a replica's log from its start."""
         if number in self.known:
             check_same(name, replayed(pieces), self.known[number])
 

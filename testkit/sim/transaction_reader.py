@@ -1,8 +1,7 @@
-"""Readers of what is written in transactions: with read_committed, held to what the logs say became of each
-record, and without.
+"""Readers of transactional topics, with read_committed and without, checked against the outcome of each
+record in the logs.
 
-They read again what they have read, now and then, from somewhere in the midst: what was aborted must be known
-there too.
+Now and then they read again from an earlier position: aborted records must be filtered there too.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class TransactionReader(ClusterReader):
         self._topics = topics
         self._logs = logs
         self.isolation_level = _COMMITTED if committed else 0
-        #: Where each partition ends; None: it is read for ever.
+        #: The end of each partition; None: read without end.
         self.ends: dict[Place, int] | None = None
         self.read = 0
         self._stable: dict[tuple[bytes, int, int], int] = {}

@@ -1,10 +1,8 @@
-"""Those who work in transactions: producers that write a little here and there, and copiers, which write what
-they have read.
+"""Transactional workers: producers that write some records, and copiers that write what they have read.
 
-A copier reads committed records of some partitions, from where its group has committed, writes one for each
-to other partitions, and commits the group's offset in the same transaction: in the end each was copied once.
-Whoever is fenced tries to go on as the one that it was, or gives up; the next one comes under the same
-transactional id.
+A copier reads committed records from the committed offsets of its group, writes one record for each to other
+partitions, and commits the offsets in the same transaction. In the end each record was copied once. A fenced
+worker tries to continue with its old identity, or gives up; the next one uses the same transactional id.
 """
 
 from __future__ import annotations
@@ -20,25 +18,23 @@ from testkit.sim.isolation import delivered
 from testkit.sim.script import together
 from testkit.sim.transaction_client import Fenced, Ghost, Spoilt, TransactionClient
 
-#: What a copied value says of where it is from: «<», the number of the partition, «:», its offset.
+#: The source of a copied value: «<», the number of the partition, «:», its offset.
 SOURCE: Final = "<{}:{}"
 
 
 class Worker(TransactionClient):
-    """`targets()` are the partitions that it may write to, by topic's name; `gone` is called when it has
-    given up.
-    """
+    """`targets()`: the partitions that it may write to, by topic name; `gone` is called when it has given up."""
 
     targets: Callable[[], list[tuple[str, Place]]]
     gone: Callable[[], None]
     #: Lets a request arrive that it has given up.
     haunt: Callable[[Ghost], None]
     pause_ms = 1000
-    #: Whether nothing of it is under way.
+    #: Whether none of its requests is in flight.
     is_done = False
-    #: Whether somebody else was sent for to do its work.
+    #: Whether another worker was started to do its work.
     is_retired = False
-    #: Whether it goes on until it is struck.
+    #: Whether it continues until a fault happens.
     wants_one_more = False
 
     async def work(self) -> None:
@@ -49,7 +45,7 @@ class Worker(TransactionClient):
             try:
                 await self._transact()
             except Fenced:
-                self.tell("is fenced")
+                self.log("is fenced")
                 if not await self._comes_back():
                     break
             self.is_done = True
@@ -61,7 +57,7 @@ class Worker(TransactionClient):
         return self.common.is_open or self.wants_one_more
 
     async def _comes_back(self) -> bool:
-        """As the one that it was: if just its time was over, it may."""
+        """With its old identity: it may succeed if only its transaction timed out."""
         self.transaction = None
         self.is_unsure()
         if self.world.chance(0.5):
@@ -80,10 +76,10 @@ class Worker(TransactionClient):
             if not await self.fill():
                 return
         except Spoilt:
-            self.tell("its transaction is spoilt")
+            self.log("its transaction is spoilt")
             commit = False
         if self.common.is_open and self.world.chance(0.1):
-            # Longer than its time-out, sometimes.
+            # Sometimes longer than its timeout.
             await self.sleep(self.world.below(6000))
         if not commit and self.world.chance(0.5):
             ghost = self.last_words()
@@ -93,7 +89,7 @@ class Worker(TransactionClient):
         self.ended(commit=commit)
 
     async def fill(self) -> bool:
-        """What is in a transaction; False if there is nothing to be done."""
+        """The work of one transaction; False if there is nothing to do."""
         targets = self.targets()
         self.world.random.shuffle(targets)
         some = targets[: 1 + self.world.below(3)]
@@ -113,18 +109,18 @@ class Worker(TransactionClient):
             await self.send(name, place, [""])
 
     def ended(self, *, commit: bool) -> None:
-        """What was in the transaction counts, or does not."""
+        """The transaction was committed, or not."""
 
     def is_unsure(self) -> None:
-        """Nobody knows what became of it."""
+        """The outcome is unknown."""
 
 
 class Copier(Worker):
-    """`sources()` are the partitions that it reads."""
+    """`sources()`: the partitions that it reads."""
 
     sources: Callable[[], list[tuple[str, Place]]]
     group_id = "copies"
-    #: Where it is in each partition, as far as it knows.
+    #: Its position in each partition, as far as it knows.
     positions: dict[Place, int]
     _next: tuple[Place, int] | None = None
 
@@ -164,7 +160,7 @@ class Copier(Worker):
         self.positions.clear()
 
     async def _committed(self, place: Place) -> int | None:
-        """Where the group is, unless a transaction may still change that."""
+        """The committed offsets of the group, unless an open transaction may change them."""
         topics = [{"topic_id": place[0], "partition_indexes": [place[1]]}]
         group = {"group_id": self.group_id, "member_id": None, "member_epoch": -1, "topics": topics}
         who = (0, self.group_id)
@@ -174,11 +170,11 @@ class Copier(Worker):
             self._coordinators.pop(who, None)
             return None
         row = answer.groups[0].topics[0].partitions[0]
-        self.tell(f"{place[1]} is committed up to {row.committed_offset}: {ErrorCode(row.error_code)!r}")
+        self.log(f"{place[1]} is committed up to {row.committed_offset}: {ErrorCode(row.error_code)!r}")
         return None if row.error_code else max(row.committed_offset, 0)
 
     async def _read(self, place: Place) -> tuple[dict[int, bytes], tuple[Place, int] | None]:
-        """A few committed values from where it is, and where it is after them."""
+        """A few committed values from its position on, and the position after them."""
         leader, start = self.leaders.get(place), self.positions[place]
         row: dict[str, Any] = {
             "partition": place[1], "current_leader_epoch": leader.epoch if leader is not None else -1,

@@ -1,9 +1,8 @@
-"""The transactions of one run of a cluster: who writes and copies in them, what becomes of those, and whether
-all is well at the end.
+"""The transactions of one run of a cluster: producers and copiers, their faults, and the final checks.
 
-Producers write to one topic, and copiers copy from it to another, in transactions with their group's offsets.
-When everything is mended no transaction may be open anywhere, each must be there as a whole or not at all,
-and what was to be copied is copied once.
+Producers write to one topic, and copiers copy from it to another, in transactions with the offsets of their
+group. After the repair no transaction may be open, each must be there completely or not at all, and each
+record must have been copied once.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ from testkit.sim.world import World
 if TYPE_CHECKING:
     from testkit.sim.cluster import Cluster
 
-#: What is written, what is copied to, and what may be deleted at any time.
+#: The topic that is written, the one that is copied to, and the one that may be deleted at any time.
 INPUT, OUTPUT, BRIEF = "x", "y", "z"
 #: How often coordinators are compared with their logs.
 _LOOK_MS: Final = 700
 
 
 def settings(world: World, count: int) -> dict[str, str]:
-    """What brokers are told of transactions; in some runs, to compact their logs again and again."""
+    """Broker settings for transactions; in some runs, logs are compacted again and again."""
     compacting = {"log.cleaner.backoff.ms": "2500"} if world.chance(0.5) else {}
     return compacting | {
         "offsets.topic.num.partitions": str(1 + world.below(2)),
@@ -86,7 +85,7 @@ class Transactions:
 
         kinds = {INPUT: usual(2 + world.below(2)), OUTPUT: usual(2), BRIEF: usual(1)}
         if self._compacts:
-            # With segments so small that they are compacted all the time.
+            # Segments so small that they are compacted all the time.
             settings = self._cluster.settings
             for name, setting in (
                 (OFFSETS_TOPIC, "offsets.topic"),
@@ -110,7 +109,7 @@ class Transactions:
         timeout_ms = 2500 + world.below(6000)
 
         def make(life: int) -> Worker:
-            # Clients are brought up to date, and sometimes back.
+            # Clients are upgraded, and sometimes downgraded.
             version = usual if world.chance(0.85) else 3 - usual
             worker = kind(self._cluster.common, producers, life, version, timeout_ms, self.logs)
             ready(worker)
@@ -211,9 +210,7 @@ class Transactions:
         return None
 
     def audit(self) -> Callable[[], bool]:
-        """Everything is at rest: what is there is looked at, and read once more; call what is returned until
-        that is done.
-        """
+        """At rest: the content is checked, and read once more; call the result until it is done."""
         for log in self.logs.values():
             log.check_ended()
         transactions = [each for known in self._producers.values() for each in known.transactions]

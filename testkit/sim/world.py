@@ -1,9 +1,8 @@
-"""Virtual time: one heap of events, one seeded source of randomness, one trace. Everything else is built on
-it.
+"""Virtual time: one heap of events, one seeded source of randomness, one trace.
 
-An event is a function to be called at a time; events of the same millisecond happen in the order in which
-they were asked for. Nothing here or above reads a clock, hashes an object or iterates over a set, so a seed
-always tells the same story.
+An event is a function to be called at a time; events of the same millisecond happen in the order of
+scheduling. Nothing here or above reads a clock, hashes an object or iterates over a set, so a seed always
+gives the same run.
 """
 
 from __future__ import annotations
@@ -13,21 +12,21 @@ from heapq import heappop, heappush
 from random import Random
 from typing import Final
 
-#: When every simulation begins.
+#: The start time of every simulation.
 START_MS: Final = 1_700_000_000_000
 
 
 class World:
     def __init__(self, seed: int, *, traced: bool = False) -> None:
         self.random = Random(seed)
-        #: For secrets, nonces and broker epochs, which decide nothing: the story of a seed does not depend on
-        #: them.
+        #: For secrets, nonces and broker epochs, which influence nothing: the run of a seed does not depend
+        #: on them.
         self.tokens = Random(~seed)
         self.now_ms = START_MS
         self.events = 0
         self.trace: list[str] = []
         self.traced = traced
-        #: Whether the trace tells every operation of a disk as well.
+        #: Whether the trace has every operation of a disk.
         self.disk_traced = False
         self._heap: list[tuple[int, int, Callable[[], None]]] = []
         self._sequence = 0
@@ -37,7 +36,7 @@ class World:
         heappush(self._heap, (self.now_ms + delay_ms, self._sequence, action))
 
     def step(self) -> bool:
-        """Let the next event happen; False if there is none."""
+        """Run the next event; False if there is none."""
         if not self._heap:
             return False
         at_ms, _sequence, action = heappop(self._heap)
@@ -46,7 +45,7 @@ class World:
         action()
         return True
 
-    def tell(self, text: str) -> None:
+    def log(self, text: str) -> None:
         if self.traced:
             self.trace.append(f"{self.now_ms - START_MS:>8} {text}")
 
@@ -58,7 +57,7 @@ class World:
 
 
 class SeededEntropy:
-    """The Entropy port from the world's random sources."""
+    """The Entropy port on the random sources of the world."""
 
     def __init__(self, random: Random, tokens: Random | None = None) -> None:
         self._random = random

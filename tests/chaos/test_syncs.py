@@ -33,7 +33,7 @@ from testkit.sim.scenario import Failure, Options, run
 from testkit.sim.sites import all_sites, call_sites
 from testkit.sim.world import START_MS, SeededEntropy, World
 from tests.log import test_swap as swaps
-from tests.log.compacting import task_of
+from tests.log.compaction_pass import task_of
 from tests.sim.stories import Caller, cut_a_compaction, cut_at_each_step
 
 SEEDS_MAX = 700

@@ -10,7 +10,7 @@ from ottla.config.definition import InvalidConfig
 from ottla.config.properties import parse_properties
 from ottla.config.topic import TOPIC, TopicConfig
 
-# The file that comes with Apache Kafka 4, its comments taken out.
+# The server.properties of Apache Kafka 4, without its comments.
 STOCK_SERVER_PROPERTIES = """\
 process.roles=broker,controller
 node.id=1
@@ -38,7 +38,7 @@ log.segment.bytes=1073741824
 log.retention.check.interval.ms=300000
 """
 
-# Other names of a setting whose attribute holds the result of all of them.
+# Other names of a setting; its attribute has the result of all of them.
 MERGED = {
     "broker.id",
     "log.dir",
@@ -291,7 +291,7 @@ def test_dynamic_settings_stand_over_those_for_all_over_static_ones() -> None:
 
 
 def test_importing_the_settings_stays_light() -> None:
-    # These cost more than the whole room; a count of modules is steadier than a clock.
+    # These imports cost more than the whole package; a count of modules is more stable than a time.
     heavy = {"dataclasses", "difflib", "inspect", "kio", "tomllib"}
     code = (
         "import sys, ottla.config.broker, ottla.config.describe, ottla.config.alter, ottla.config.properties\n"

@@ -1,5 +1,5 @@
-"""A setting of transactions and producers that can be set does something: somebody reads it, or it can only
-be what it is.
+"""Every setting of transactions and producers has an effect: the code reads it, or only its default is
+accepted.
 """
 
 from pathlib import Path

@@ -8,7 +8,7 @@ from ottla.config.topic import TOPIC, TopicConfig, validate
 
 BROKER = BrokerConfig.from_properties({})
 
-# The topic settings of Kafka 4, written down apart from the table.
+# The topic settings of Kafka 4, written separately from the table.
 KAFKA_DEFAULTS = {
     "cleanup.policy": "delete",
     "compression.gzip.level": "-1",

@@ -229,7 +229,7 @@ def test_damage_before_the_recovery_point_is_not_served_as_whole(
             consumer.close()
         assert errors, "the gap is not passed over in silence"
         if where == "header":
-            assert f"{second} is damaged behind offset {base + 1}" in told(
+            assert f"{second} is damaged after offset {base + 1}" in told(
                 broker, "fetches from there are refused"
             )
         assert seen.items() <= good.items(), "nothing altered"

@@ -1,4 +1,4 @@
-"""A directory for many small files, in memory if the system offers that; and the seed of this run."""
+"""A directory for many small files, in memory if possible; and the seed of this run."""
 
 import random
 from collections.abc import Iterator
@@ -17,5 +17,5 @@ def scratch() -> Iterator[Path]:
 
 @pytest.fixture
 def seed() -> int:
-    """Other requests with every run; pytest-randomly seeds it, so `make test SEED=…` repeats them."""
+    """Other requests in every run; pytest-randomly seeds it, so `make test SEED=…` repeats them."""
     return random.randrange(1 << 32)

@@ -43,7 +43,7 @@ from testkit.fuzz.valid_requests import HEAD, frame_of, served_versions
 CODECS = pytest.mark.parametrize("codec", [GZIP, SNAPPY, LZ4, ZSTD])
 CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR, INVALID_RECORD = 2, 56, 87
 PUSH_TELEMETRY, LIST_OFFSETS, API_VERSIONS = 72, 2, 18
-#: What one hostile request may make the broker take for a moment, whatever it claims.
+#: Memory that one hostile request may take for a moment, whatever it claims.
 MEMORY_MAX = 4 << 20
 
 
@@ -65,7 +65,7 @@ def is_closed_by(world: Round, frame: bytes) -> bool:
 
 
 def lies(body: bytes) -> Iterator[bytes]:
-    """Each place in a request's body taken for a count or a length, and that one much too large."""
+    """Each position in a request's body replaced by a count or length that is much too large."""
     for at in range(len(body)):
         yield body[:at] + struct.pack(">i", 0x7FFFFFFF) + body[at + 4 :]
         yield body[:at] + uvarint(20_000_001) + body[at + 1 :]
@@ -75,15 +75,15 @@ def lies(body: bytes) -> Iterator[bytes]:
 
 @pytest.mark.parametrize("key", sorted({key for key, _version in served_versions()}))
 def test_no_count_in_any_request_costs_more_than_its_bytes(world: Round, key: int) -> None:
-    """In the oldest and the newest version of each API; nothing is raised, nothing is allocated for what is
-    not there.
+    """In the oldest and the newest version of each API; nothing is raised, and nothing is allocated for
+    missing bytes.
     """
     versions = [version for each, version in served_versions() if each == key]
     tracemalloc.start()
     try:
         for version in {versions[0], versions[-1]}:
             body = world.maker.body(key, version)
-            # Once before, so that what a version loads when it is first used does not count.
+            # Once before, so that the import of a version at its first use is not measured.
             is_closed_by(world, frame_of(key, version, 1, body))
             for lie in lies(body[:120]):
                 before = tracemalloc.get_traced_memory()[0]
@@ -98,7 +98,7 @@ def test_no_count_in_any_request_costs_more_than_its_bytes(world: Round, key: in
 def test_abatch_around_of_too_many_tagged_fields_is_refused_for_every_flexible_version(
     world: Round, count: int
 ) -> None:
-    """Twenty million of them in a header once took all the memory of a broker, before any authentication."""
+    """Twenty million of them in a header once exhausted the memory of a broker before authentication."""
     flexible = [
         (key, version) for key, version in served_versions() if request_header_is_flexible(key, version)
     ]
@@ -126,7 +126,7 @@ def produced(world: Round, topic: str, batch: bytes) -> Any:
     ("topic", "codec"),
     [
         *(("compacted", codec) for codec in (GZIP, SNAPPY, LZ4, ZSTD)),
-        # It is kept in zstd, so what comes in zstd is not looked at.
+        # The topic stores zstd, so a zstd batch is not decompressed.
         *(("recompressed", codec) for codec in (GZIP, SNAPPY, LZ4)),
     ],
 )
@@ -136,19 +136,19 @@ def test_a_bomb_is_refused_where_the_broker_must_look_inside(world: Round, topic
 
 @CODECS
 def test_a_bomb_that_was_stored_is_not_unpacked_by_a_look_up_by_time(world: Round, codec: int) -> None:
-    """A plain topic takes it, for nobody looks inside; whoever asks by time hears of an error, at once."""
+    """A plain topic accepts it without reading it; a lookup by time fails at once."""
     assert produced(world, "plain", bomb(codec)).error_code.value == 0
     partition = {"partition_index": 0, "timestamp": 1, "current_leader_epoch": -1}
     topics = [{"name": "plain", "partitions": [partition]}]
     answer = world.ask(LIST_OFFSETS, 7, replica_id=-1, isolation_level=0, topics=topics)
     assert answer.topics[0].partitions[0].error_code.value == KAFKA_STORAGE_ERROR
-    # And the partition goes on.
+    # The partition continues to work.
     assert produced(world, "plain", encode_batch([Record(0, 1, b"k", b"v")])).error_code.value == 0
 
 
 @pytest.mark.parametrize("topic", ["compacted", "recompressed"])
 def test_more_than_a_million_records_are_not_looked_at(world: Round, topic: str) -> None:
-    """They compress to nothing, and each would be an object."""
+    """They compress to almost nothing, and each would be an object."""
     row = produced(
         world, topic, batch_around(GZIP, compress(GZIP, crowd_payload(10)), 1_000_001, world.now_ms)
     )
@@ -205,7 +205,7 @@ def connect(address: str) -> socket.socket:
 def test_what_a_half_sent_frame_costs(
     process: Process, sent: bytes, kilobytes: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Memory follows the bytes that really came, not those that were announced."""
+    """Memory follows the bytes that arrived, not those that were announced."""
     asker = Asker(process.address)
     asker.ask(API_VERSIONS, 0)
     before = resident_bytes(process.pid)
@@ -213,7 +213,7 @@ def test_what_a_half_sent_frame_costs(
         for _ in range(HOSTILE):
             hostile = open_sockets.enter_context(connect(process.address))
             hostile.sendall(sent)
-        # Its requests come after theirs: when it is answered a few times, all of theirs have been read.
+        # Its requests come after the attack's: when it is answered a few times, all of those have been read.
         for _ in range(50):
             assert asker.ask(API_VERSIONS, 0).api_keys
         each = (resident_bytes(process.pid) - before) / HOSTILE

@@ -1,8 +1,8 @@
 """Small requests with a huge cost: what one request may cost a real broker in CPU and memory, API by API.
 
 Each row of ATTACKS is a request of a few kilobytes at most, or of as many rows as its API allows. A witness
-on another connection is answered all the while. Bounds are of CPU time and memory, not of waiting: the
-machine may be busy.
+on another connection is answered all the time. The bounds are on CPU time and memory, not on waiting, because
+the machine may be busy.
 """
 
 import threading
@@ -54,7 +54,7 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     running = Process(Path(tmp_path_factory.mktemp("costs")) / "data")
     asker = Asker(running.address)
     asker.create("large", PARTITIONS, {})
-    # Logs are created after the answer: until they are, the broker is busy with that.
+    # Logs are created after the response: until then the broker is busy.
     while asker.ask(35, 4, topics=None).results[0].topics[0].partitions.__len__() < PARTITIONS:
         pass
     asker.close()
@@ -64,7 +64,7 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
 
 @pytest.fixture
 def witness(process: Process) -> Iterator[Callable[[], int]]:
-    """Asks for ApiVersions without a pause; returns how often it was answered."""
+    """Requests ApiVersions without a pause; returns the number of responses."""
     asker, ended, answered = Asker(process.address), threading.Event(), 0
 
     def ask() -> None:
@@ -87,9 +87,9 @@ def test_a_small_request_has_a_small_cost(
 ) -> None:
     key, version, fields, seconds_max, megabytes_max = ATTACKS[name]
     asker = Asker(process.address)
-    # Once with nothing in it, so that what a version loads when it is first used does not count.
+    # Once without content, so that the import of a version at its first use is not measured.
     asker.ask(key, version, **{name: () for name in fields if isinstance(fields[name], list)})
-    # Forget the highest memory so far (see proc(5)).
+    # Reset the maximum memory (see proc(5)).
     Path(f"/proc/{process.pid}/clear_refs").write_text("5", encoding="ascii")
     before, seconds = resident_bytes(process.pid), process.cpu_seconds()
     asker.ask(key, version, **fields)

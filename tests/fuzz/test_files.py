@@ -1,4 +1,4 @@
-"""Damaged data directories: some hundred of them, whatever files are there; and the process that finds one."""
+"""Damaged data directories: some hundred of them; and the process that finds one."""
 
 import subprocess
 import sys
@@ -26,7 +26,7 @@ def test_damaged_directories(seed: int, scratch: Path, capsys: pytest.CaptureFix
 @pytest.mark.parametrize("name", ["metadata.journal", "meta.properties", "ottla.pid", "plain-0"])
 @pytest.mark.parametrize("how", ["directory", "noise"])
 def test_the_process_says_in_a_line_why_it_does_not_start(scratch: Path, name: str, how: str) -> None:
-    """Or starts. What stands where a file should be is never answered by a traceback."""
+    """Or it starts. A damaged file never causes a traceback."""
     [_killed, stopped] = make_originals(scratch)
     victim = stopped.path / name
     if victim.is_dir():
@@ -43,7 +43,7 @@ def test_the_process_says_in_a_line_why_it_does_not_start(scratch: Path, name: s
     ) as process:
         assert process.stderr is not None
         words = ""
-        # What it found is said first; then it listens, or ends.
+        # It logs what it found first; then it listens, or exits.
         for line in process.stderr:
             words += line
             if " listens on " in line:
@@ -55,7 +55,7 @@ def test_the_process_says_in_a_line_why_it_does_not_start(scratch: Path, name: s
 def damaged(
     scratch: Path, monkeypatch: pytest.MonkeyPatch, name: str, old: bytes, new: bytes, which: int = 1
 ) -> Tally:
-    """Open a directory in which some bytes of one file are others."""
+    """Open a directory in which some bytes of one file were changed."""
 
     def change(_random: object, path: Path) -> list[tuple[str, str]]:
         file = path / name
@@ -76,13 +76,13 @@ def damaged(
 def test_a_damaged_entry_in_the_middle_of_an_index_leads_past_no_record(
     scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The ends of the index are right, so it is believed; but an entry is only followed to a batch that it
-    fits.
+    """The ends of the index are valid, so the index is used; but an entry is only followed to a matching
+    batch.
     """
     name = "synced-0/00000000000000000139.index"
     [_killed, stopped] = make_originals(scratch / "first")
     entries = (stopped.path / name).read_bytes()
-    # Its second entry claims the offset of none, and the place of the third.
+    # Its second entry has an offset that does not exist, and the position of the third.
     assert len(entries) == 32
     new = entries[:8] + bytes(4) + entries[20:24] + entries[16:]
     assert damaged(scratch, monkeypatch, name, entries, new)["started"] == 1
@@ -121,7 +121,7 @@ def test_a_directory_id_that_is_none_is_made_anew(
 def test_an_offset_far_beyond_its_segment_is_damage(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name = "rolled-0/00000000000000000060.log"
     [_killed, stopped] = make_originals(scratch / "first")
-    # Of the last batch: those before the last index entry are not read at a clean start.
+    # Of the last batch: those before the last index entry are not read after a clean shutdown.
     *_, last = whole_batches((stopped.path / name).read_bytes())
     tally = damaged(scratch, monkeypatch, name, bytes(last), b"\x00\x08" + bytes(last[2:]))
     assert tally["started"] == 1
@@ -129,7 +129,7 @@ def test_an_offset_far_beyond_its_segment_is_damage(scratch: Path, monkeypatch: 
 
 
 def test_records_that_are_lost_or_altered_are_found(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fuzzer itself: an index damaged, and a record missing, must not go through as the same."""
+    """The fuzzer itself: it must distinguish a damaged index from a missing record."""
     [_killed, stopped] = make_originals(scratch)
     stopped.written["plain", 0][3] = (b"k", b"another", 1)
     monkeypatch.setattr("testkit.fuzz.files.damage", lambda *_arguments: [("none", "x")])

@@ -1,4 +1,4 @@
-"""Parts of a run side by side."""
+"""Parts of a run in parallel."""
 
 from testkit.fuzz.pool import in_processes
 

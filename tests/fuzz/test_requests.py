@@ -1,5 +1,5 @@
-"""A thirtieth of the million: mutated requests into the core and over sockets. Failures print the seed and
-how to repeat them.
+"""A thirtieth of a million mutated requests, into the core and over sockets. Failures print the seed and the
+command that repeats them.
 """
 
 import struct
@@ -19,10 +19,10 @@ from testkit.fuzz.__main__ import main
 from testkit.fuzz.outcome import Failed, megabytes, resident_bytes
 from testkit.fuzz.valid_requests import frame_of, served_versions
 
-#: Together more than thirty thousand: the core's twice.
+#: Together more than thirty thousand: the core runs twice.
 IN_CORE = 14_000
 OVER_SOCKETS = 3_000
-#: What megabytes do is for `make fuzz`.
+#: Requests of megabytes are for `make fuzz`.
 SHAPED_BYTES_MAX = 20_000
 
 
@@ -36,7 +36,7 @@ def test_mutated_requests_into_the_core(half: int, seed: int, capsys: pytest.Cap
     with capsys.disabled():
         print(f"\n  seed {seed}: {tally}; memory {megabytes(before)} before, {megabytes(after)} after")
     assert tally["requests"] == IN_CORE
-    # Neither is so rare that the mutations would be too tame or too wild to say anything.
+    # Neither is rare: mutations are neither too tame nor too wild.
     assert min(tally["answered"], tally["closed"], tally["refused"]) > IN_CORE // 20
     assert after - before < 150 << 20
 
@@ -50,12 +50,12 @@ def test_requests_over_sockets(seed: int, scratch: Path, capsys: pytest.CaptureF
     assert report.attacked.rounds > 20
     assert report.peak_bytes < report.before_bytes + (200 << 20)
     before, after = report.descriptors
-    # The connections of the attack are closed, and so are the files of topics that were deleted.
+    # The connections of the attack are closed, and so are the files of deleted topics.
     assert after.sockets <= before.sockets
     assert after.deleted == ()
-    # The broker keeps files open that it has used, up to its share of the descriptors.
+    # The broker keeps used files open, up to its share of the descriptors.
     assert after.others <= share_out(clustered=False).files + 64
-    # A few kinds of refusals every five seconds, however many connections were refused.
+    # A few kinds of refusals every five seconds, whatever the number of refused connections.
     assert report.said < 200
     assert report.idle_cpu < 0.1
 
@@ -121,7 +121,7 @@ def test_the_same_seed_makes_the_same_requests(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_every_api_in_every_version_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each can be decoded: what is mutated was a request before."""
+    """Each can be decoded before it is mutated."""
     seen: set[tuple[int, int]] = set()
     made = core.Round("all", {})
     for key, version in served_versions():
@@ -130,7 +130,7 @@ def test_every_api_in_every_version_is_made(monkeypatch: pytest.MonkeyPatch) -> 
         frame = frame_of(key, version, 5, made.maker.body(key, version))
         attacker.expected.ask(frame)
         made.receive(attacker.client, frame)
-        # A produce without acks that fails may close its connection.
+        # A failed produce with acks=0 may close its connection.
         assert key == 0 or made.tally["closed"] == closed, (key, version)
         seen.add((key, version))
     assert seen == set(served_versions())
@@ -142,7 +142,7 @@ def test_a_request_is_replayed_from_its_bytes(capsys: pytest.CaptureFixture[str]
 
 
 def test_requests_about_groups_go_deep(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every API of groups is asked, and some requests get as far as joining, of both kinds, and committing."""
+    """Every group API is called, and some requests succeed in joining, of both protocols, and committing."""
     asked: set[int] = set()
     members: set[type] = set()
     ends: list[int] = []
@@ -167,8 +167,8 @@ def test_requests_about_groups_go_deep(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_requests_about_transactions_go_deep(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every API of transactions is asked, and some requests begin transactions, write into them, commit
-    offsets and end them.
+    """Every transaction API is called, and some requests begin transactions, write to them, commit offsets
+    and end them.
     """
     asked: set[int] = set()
     states: set[State] = set()

@@ -1,6 +1,4 @@
-"""The shapes of requests: that they are what they say, for every API and version, and that the bounds on them
-are held to.
-"""
+"""The shapes of requests: each is what its name says, for every API and version, and the limits hold."""
 
 import time
 from collections import Counter
@@ -39,7 +37,7 @@ def decoded(frame: bytes) -> Any:
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What megabytes do to a broker is for `make fuzz`."""
+    """Requests of megabytes are for `make fuzz`."""
     monkeypatch.setattr(shapes, "_BYTES", (2_000, 2_000, 2_000, 20_000, 20_000))
 
 
@@ -58,7 +56,7 @@ def test_every_api_is_made_in_this_shape(world: Round, shape: str) -> None:
             decoded(frame)
             whole += 1
         except MalformedMessage:
-            # A string that is no UTF-8, or more items than are decoded at all.
+            # A string that is not UTF-8, or more items than are decoded.
             continue
     assert whole > len(frames) * 0.7
 
@@ -67,7 +65,7 @@ def test_no_shape_is_larger_than_it_may_be(world: Round) -> None:
     """Twenty gigabytes once, of topics times rows times batches."""
     shaper = Shaper(Random(3), world.maker, 20_000)
     frames = [shaper.request(number) for number in range(3000)]
-    # Boundary strings count extra: all of a message may be as long as strings are.
+    # Boundary strings are extra: a whole message may be as long as its strings.
     assert max(len(each.frame) for each in frames if each.shape != "boundary_strings") < 60_000
 
 
@@ -90,7 +88,7 @@ def test_strings_of_every_boundary_and_kind(world: Round) -> None:
 
 
 def test_admin_calls_build_on_each_other(world: Round) -> None:
-    """Topics come, grow and go; configs, groups and transactions are there in between."""
+    """Topics are created, extended and deleted; configs, groups and transactions exist in between."""
     client = core.Attacker(world)
     shaper = Shaper(world.random, world.maker)
     topics: list[int] = []
@@ -166,7 +164,7 @@ def test_the_witness_measures_and_finds_what_is_wrong(scratch: Path) -> None:
         while not (phase := witness.mark()).rounds:
             pass
         assert 0 < phase.held_s <= phase.wall_s
-        # Somebody takes its topic away.
+        # Its topic is deleted.
         admin = sockets.Asker(process.address)
         admin.ask(20, 6, topics=[{"name": core.WITNESS}], timeout=1000)
         admin.close()
@@ -205,5 +203,5 @@ def test_wait_and_growth_are_bounded() -> None:
         sockets._check_bounds(report(after_bytes=151_000_000))
     with pytest.raises(Failed, match="300 of 1000 commits"):
         sockets._check_bounds(report(attacked=Phase(1000, 300, 0.1, 0.1)))
-    # Where a quiet broker takes long already, the bound follows it.
+    # If an idle broker is slow already, the bound follows.
     sockets._check_bounds(report(quiet=Phase(100, 0, 0.1, 0.1), attacked=Phase(1000, 0, 0.4, 0.4)))

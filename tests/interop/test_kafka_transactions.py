@@ -19,7 +19,7 @@ from tests.crash.broker_process import BrokerProcess
 from tests.interop.programs import Java
 from tests.interop.test_java_client import create
 from tests.interop.test_kafka_dump_log import dump
-from tests.log.making import NOW, Bench, batch
+from tests.log.log_bench import NOW, Bench, batch
 from tests.log.test_transactions import Writer
 
 TOPIC = "shared"

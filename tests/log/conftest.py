@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.log.making import Bench
+from tests.log.log_bench import Bench
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Compaction of one log: what stays, what goes, and what a reader finds afterwards."""
+"""Compaction of one log: which records stay, which go, and what a reader finds."""
 
 import json
 from collections.abc import Sequence
@@ -13,14 +13,14 @@ from ottla.model.steps import run
 from ottla.records.batch import DELETE_HORIZON_BIT, HEADER
 from ottla.records.errors import CorruptRecords
 from ottla.records.record import Record, decode_batches, encode_batch, whole_batches
-from tests.log.compacting import DAY_MS, compact, keyed, swap_in, task_of
-from tests.log.making import NOW, Bench, records
+from tests.log.compaction_pass import DAY_MS, compact, keyed, swap_in, task_of
+from tests.log.log_bench import NOW, Bench, records
 
 COMPACTED = {"cleanup_policy": "compact", "segment_bytes": 2000, "index_interval_bytes": 100}
 
 
 def fill(bench: Bench, batches: Sequence[bytes], **settings: object) -> PartitionLog:
-    """A log of these batches, all of them closed and flushed."""
+    """A log of these batches, all in closed and flushed segments."""
     log = bench.create(**{**COMPACTED, **settings})
     append(bench, log, batches)
     return log
@@ -38,7 +38,7 @@ def pairs(log: PartitionLog) -> list[tuple[int, bytes | None, bytes | None]]:
 
 
 def readable(log: PartitionLog) -> list[Record]:
-    """Every record, batch by batch: a batch may have none."""
+    """All records, batch by batch: a batch may have none."""
     found = []
     for segment in log.segments:
         found += decode_batches(log.disk.read(segment.file, 0, segment.size))
@@ -157,7 +157,7 @@ def test_small_segments_become_one_and_a_segment_that_keeps_everything_stays(ben
 
 
 def outputs(log: PartitionLog, **limits: int) -> list[tuple[int, int]]:
-    """(base offset, inputs) of what a pass makes within these limits."""
+    """(base offset, inputs) of the outputs of a pass within these limits."""
     task = task_of(log)
     assert task is not None
     return [(each.base_offset, each.inputs) for each in clean(log.disk, task._replace(**limits)).outputs]
@@ -169,7 +169,7 @@ def test_an_output_keeps_within_the_sizes_and_the_offsets_of_one_segment(bench: 
         append(bench, log, [keyed((b"a", b"%d" % at)), keyed((b"b%d" % at, b"x" * 30))])
     sizes = [segment.size for segment in log.segments]
     assert outputs(log, segment_bytes=1 << 20) == [(0, 32), (64, 32), (128, 6)]
-    # As much of an input as may stay is made room for; what went makes room for more.
+    # An output reserves the full size of each input; removed records make room for more.
     first, *_ = outputs(log, segment_bytes=5 * sizes[0])
     assert 5 < first[1] < 12
     assert outputs(log, segment_bytes=1)[:2] == [(0, 1), (2, 1)]
@@ -197,7 +197,7 @@ def test_an_output_of_a_topic_with_retention_spans_no_more_time_than_a_segment_m
 
 
 def test_a_fetch_does_not_come_back_without_records_while_there_are_some(bench: Bench) -> None:
-    """librdkafka takes that for a message that is too large, and after a few of them gives up."""
+    """librdkafka treats that as a message that is too large, and gives up after a few of them."""
     log = bench.create(**COMPACTED, retention_ms=-1)
     for _ in range(40):
         append(bench, log, [keyed((b"a", b"x" * 1500))])
@@ -209,7 +209,7 @@ def test_a_fetch_does_not_come_back_without_records_while_there_are_some(bench: 
     assert [
         record.offset for record in decode_batches(log.disk.read(piece.file, piece.position, piece.size))
     ] == [39]
-    # Where nothing else follows, the header says how far it goes.
+    # Without later batches the header has the end offset.
     piece = log.slice(0, log.bases[1], 1 << 20, whole_first=True)
     assert piece is not None
     assert piece.size == 61
@@ -272,13 +272,13 @@ def test_the_last_sequences_of_a_producer_survive_in_empty_batches(bench: Bench)
     assert pairs(log) == [(3, b"b", b"v"), (4, b"a", b"v")]
     emptied = [header for header in headers(log) if header[12] == 0]
     assert [(header[0], header[9], header[11]) for header in emptied] == [(0, 7, 0), (1, 7, 1), (2, 8, 0)]
-    # With nothing to remember it by but the log itself.
+    # With only the log to restore the state from.
     for name in bench.names(".snapshot"):
         bench.file(name).unlink()
     bench.recovery_point = 0
     log = bench.recover().log
     assert log.producers.check(7, 0, 2, 1) is None
-    # A repetition is told where the record stood, though it is gone.
+    # A duplicate gets the offset of the record, though it was compacted away.
     assert log.append(send(0, b"a"), 0, NOW) == (0, 0, -1, True)
     with pytest.raises(Refusal) as caught:
         log.producers.check(7, 0, 3, 1)
@@ -319,7 +319,7 @@ def test_aborted_records_go_and_do_not_hide_older_ones(bench: Bench) -> None:
     append(bench, log, [keyed((b"z", b"1"))])
     compact(log)
     assert pairs(log) == [(0, b"a", b"committed"), (4, b"c", b"committed"), (6, b"z", b"1")]
-    # A reader of committed records is still told of it, as long as the marker stands.
+    # A read_committed consumer still gets it, as long as the marker exists.
     assert [row.last_offset for segment in log.segments for row in aborted(segment)] == [3]
     log = bench.recover().log
     assert [row.last_offset for segment in log.segments for row in aborted(segment)] == [3]

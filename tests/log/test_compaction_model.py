@@ -1,5 +1,7 @@
-"""Compaction against a dict (Hypothesis finds the order): whatever is written, compacted, deleted and opened
-again, reading the log and folding it into a dict gives what folding all that was ever written gives.
+"""Compaction against a dict; Hypothesis finds the order of operations.
+
+Whatever is written, compacted, deleted and reopened: reading the log into a dict gives the same as all
+records ever written.
 """
 
 import shutil
@@ -15,8 +17,8 @@ from ottla.log.partition_log import PartitionLog
 from ottla.model.steps import run
 from ottla.records.batch import HEADER
 from ottla.records.record import Record, decode_batches, whole_batches
-from tests.log.compacting import compact, keyed
-from tests.log.making import NOW, Bench
+from tests.log.compaction_pass import compact, keyed
+from tests.log.log_bench import NOW, Bench
 
 SETTINGS = {
     "cleanup_policy": "compact", "segment_bytes": 700, "index_interval_bytes": 100, "delete_retention_ms": 1000,
@@ -40,7 +42,7 @@ class CompactionMachine(RuleBasedStateMachine):
         self.now = NOW
         self.written: list[Written] = []
         self.sequences = dict.fromkeys(PRODUCERS, 0)
-        #: Where compaction has come to, and when it first saw each offset.
+        #: The cleaned offset, and when each offset was first seen by a pass.
         self.cleaned = 0
         self.seen: dict[int, int] = {}
         self.values = 0
@@ -103,7 +105,7 @@ class CompactionMachine(RuleBasedStateMachine):
                 assert after[offset] == record
             else:
                 first_seen = self.seen.setdefault(offset, self.now)
-                # A tombstone lives for its time from the first pass on that saw it, and not longer.
+                # A tombstone lives for its time from the first pass that saw it, and not longer.
                 assert (offset in after) == (self.now < first_seen + 1000)
         assert after.items() <= before.items()
 
@@ -116,7 +118,7 @@ class CompactionMachine(RuleBasedStateMachine):
 
     @rule()
     def restart_without_help(self) -> None:
-        """Nothing but the log files themselves is left."""
+        """Only the log files are left."""
         self.bench.flush(self.log)
         self.log.close()
         cleaned = self.log.cleaned_offset
@@ -186,7 +188,7 @@ class CompactionMachine(RuleBasedStateMachine):
                 (batch,) = whole_batches(self.log.disk.read(piece.file, piece.position, piece.size))
                 got = next((r.offset for r in decode_batches(batch) if r.offset >= at), None)
                 header = HEADER.unpack_from(batch)
-                # What every client does: the batch's own end says where to go on.
+                # As every client does: the end of the batch is the next position.
                 at = header[0] + header[6] + 1
             assert got == wanted
 

@@ -51,13 +51,13 @@ def test_an_epoch_that_wrote_nothing_leaves_no_trace() -> None:
 
 
 def test_an_epoch_without_records_gives_way_to_older_ones_that_came_to_stand_there() -> None:
-    """R1: its leader wrote nothing, and follows one that never heard of it and goes on with an older epoch."""
+    """R1: its leader wrote nothing, and follows one that does not know this epoch and continues an older one."""
     epochs = LeaderEpochs([(3, 7), (4, 21)])
     assert epochs.assign(3, 21) and epochs.pairs == [(3, 7)]
     assert epochs.epoch_of(23) == 3
     epochs = LeaderEpochs([(2, 7), (4, 21), (5, 24)])
     assert epochs.assign(3, 21) and epochs.pairs == [(2, 7), (3, 21)]
-    # What stands behind the start of a newer epoch does not undo it.
+    # Records after the start of a newer epoch do not undo it.
     assert not epochs.assign(2, 22) and epochs.pairs == [(2, 7), (3, 21)]
 
 

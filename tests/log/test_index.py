@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.log.index import SparseIndex, offset_index, time_index
-from tests.log.making import CountingDisk, full
+from tests.log.log_bench import CountingDisk, full
 
 
 def make(path: Path, entries: int = 0, bytes_max: int = 1 << 20) -> tuple[CountingDisk, SparseIndex]:
@@ -91,7 +91,7 @@ def test_a_cold_look_up_reads_a_logarithm_of_the_index(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cut", [0, 1, 499, 511, 512, 513, 600, 601])
 def test_truncating_by_key_cuts_file_and_memory(tmp_path: Path, cut: int) -> None:
-    # 512 entries go to the file by themselves, the others wait in memory.
+    # 512 entries are written at once, the others wait in memory.
     _disk, index = make(tmp_path, entries=601)
     index.truncate_keys(10 * cut + 10)
     assert index.count == cut

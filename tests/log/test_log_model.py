@@ -1,6 +1,4 @@
-"""The log against a plain list, under everything that is done to it, in any order (Hypothesis finds the
-order).
-"""
+"""The log against a plain list, under all operations in any order; Hypothesis finds the order."""
 
 import shutil
 import tempfile
@@ -16,33 +14,33 @@ from ottla.log.partition_log import PartitionLog
 from ottla.log.retention import expired_segments
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.model.steps import run
-from tests.log.making import NOW, Bench, batch, committed, config, records, sequenced
+from tests.log.log_bench import NOW, Bench, batch, committed, config, records, sequenced
 
 SETTINGS = {"segment_bytes": 900, "index_interval_bytes": 150, "segment_index_bytes": 96}
-#: Stands for a marker among the values.
+#: Represents a marker among the values.
 MARKER = b"marker"
-#: A producer keeps this many batches that it has no answer for.
+#: A producer keeps this many unanswered batches.
 WINDOW = 5
 
 
 class Kept(NamedTuple):
-    """One record, as the list remembers it."""
+    """One record of the list."""
 
     offset: int
     timestamp: int
     value: bytes
     leader_epoch: int
-    #: The offset at which its batch begins: batches go whole.
+    #: The base offset of its batch: batches are removed whole.
     batch: int
 
 
 class Step(NamedTuple):
-    """One batch of a transaction, or the marker at its end, as the list remembers it."""
+    """One batch of a transaction, or the marker at its end."""
 
     offset: int
     producer: int
     epoch: int
-    #: Of the batch that would come next; of a marker None.
+    #: The sequence of the next batch; None for a marker.
     next_sequence: int | None
     #: Of a marker.
     commit: bool = False
@@ -60,7 +58,7 @@ class LogMachine(RuleBasedStateMachine):
         self.values = 0
         #: The last batches of each producer: (sequence, values, timestamp, base offset).
         self.sent: dict[int, list[tuple[int, list[bytes], int, int]]] = {}
-        #: What a crash may not take back.
+        #: What a crash cannot take back.
         self.flushed_to = 0
         self.steps: list[Step] = []
         self.watermark = 0
@@ -150,7 +148,7 @@ class LogMachine(RuleBasedStateMachine):
         return epoch, sequence
 
     def ended(self) -> tuple[dict[int, int], list[tuple[int, int, int, bool]]]:
-        """Where each producer's open transaction begins; and (producer, first, marker, commit) of the others."""
+        """The first offset of each open transaction; and (producer, first, marker, commit) of the others."""
         begun: dict[int, int] = {}
         ended = []
         for step in self.steps:
@@ -229,7 +227,7 @@ class LogMachine(RuleBasedStateMachine):
         self.kept = [kept for kept in self.kept if kept.offset >= start]
         self.start = start
         assert self.end == end
-        # The start is durable before the files go.
+        # The log start is durable before the files are removed.
         self.bench.log_start_offset = start
         self.bench.remove(dropped)
 
@@ -251,9 +249,8 @@ class LogMachine(RuleBasedStateMachine):
             left = [entry for entry in before if entry[3] < end]
             if left and len(left) == len(before):
                 continue
-            # The window had five; what slid out of it comes back as far as snapshots and the log know it. A
-            # producer of which nothing is left may be unknown, or known by what a snapshot says: either way
-            # it starts over.
+            # The window had five batches. Older ones come back as far as snapshots and the log have them. A
+            # producer without any may be unknown, or known from a snapshot: either way it starts over.
             if left:
                 self.sent[producer] = left
             else:
@@ -316,7 +313,7 @@ class LogMachine(RuleBasedStateMachine):
     def reads_what_was_committed(self) -> None:
         begun, ended = self.ended()
         if self.watermark < self.start:
-            # Deleted is only what is below it.
+            # Only records below it are deleted.
             self.watermark = self.end
         unstable = [*begun.values(), *(first for _, first, marker, _ in ended if marker >= self.watermark)]
         stable = min([max(first, self.start) for first in unstable] + [self.watermark])

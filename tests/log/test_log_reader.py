@@ -10,11 +10,11 @@ from ottla.log.segment import Segment
 from ottla.model.steps import run
 from ottla.records.record import Record, encode_batch
 from ottla.runtime.disk import SystemDisk
-from tests.log.making import NOW, Bench, batch, fill, records
+from tests.log.log_bench import NOW, Bench, batch, fill, records
 
 
 def first_at(found: list[Record], timestamp: int) -> tuple[int, int] | None:
-    """By time, the plain way."""
+    """By timestamp, without an index."""
     return next(((r.offset, r.timestamp_ms) for r in found if r.timestamp_ms >= timestamp), None)
 
 
@@ -98,7 +98,7 @@ def test_times_in_any_order(
     for at, timestamps in enumerate(times):
         log.append(batch(*[b"v"] * len(timestamps), timestamps=timestamps), 0, NOW)
         if at % 20 == 10:
-            # Flushes add entries to the time index wherever they happen to come.
+            # Flushes add entries to the time index at any position.
             bench.flush(log)
     log.delete_before(log.next_offset * start_percent // 100)
     check(log, range(62))
@@ -109,7 +109,7 @@ def test_times_in_any_order(
 
 
 def test_a_cold_look_up_by_time_reads_little_even_when_time_stands_still(bench: Bench) -> None:
-    """One record far ahead of its time must not make every look-up behind it a scan."""
+    """One record far ahead of its time must not make every later lookup a scan."""
     log = bench.create()
     value = b"v" * 1000
     log.append(batch(value, timestamp=NOW + 1000), 0, NOW)
@@ -130,7 +130,7 @@ def test_a_cold_look_up_by_time_reads_little_even_when_time_stands_still(bench: 
 
 
 def test_the_newest_timestamp_where_a_batch_has_no_record_left(tmp_path: Path) -> None:
-    """Compaction took its last records away, and the log begins behind those that are left."""
+    """Compaction removed its last records, and the log starts after the remaining ones."""
     disk = SystemDisk()
     segment = Segment(disk, str(tmp_path), 0, index_bytes_max=1000, created_ms=0, create=True)
     batch = encode_batch([Record(2, 500, b"k", b"v")], keep_offsets=True, last_offset_delta=9)

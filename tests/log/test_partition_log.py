@@ -10,7 +10,7 @@ from ottla.model.steps import run
 from ottla.ports.disk import DiskError
 from ottla.records.batch import HEADER, crc_of
 from ottla.records.record import decode_batch
-from tests.log.making import NOW, Bench, batch, config, fill, full, read_slice, records, sequenced, values
+from tests.log.log_bench import NOW, Bench, batch, config, fill, full, read_slice, records, sequenced, values
 
 FIELDS = ("base_offset", "length", "epoch", "magic", "crc", "attributes", "delta", "base_time", "max_time",
           "producer_id", "producer_epoch", "sequence", "count")  # fmt: skip
@@ -120,7 +120,7 @@ def test_timestamps_too_far_behind_are_refused_where_a_topic_says_so(bench: Benc
 def test_append_time_is_a_header_edit_with_a_right_crc(bench: Bench, codec: int) -> None:
     log = bench.create(message_timestamp_type="LogAppendTime")
     came = batch(b"a", b"b", timestamp=5, codec=codec)
-    # What the producer says does not count, however far off it is.
+    # The producer's timestamp is ignored, however far off it is.
     assert log.append(came, 0, NOW).append_time_ms == NOW
     log.append(batch(b"c", timestamp=NOW + 10**9), 0, NOW + 1)
     found = records(log)
@@ -172,7 +172,7 @@ def test_it_rolls_when_a_batch_would_pass_the_segments_size(bench: Bench) -> Non
     log.append(data, 0, NOW)
     assert log.bases == [0, 3]
     assert bench.names(".log") == ["00000000000000000000.log", "00000000000000000003.log"]
-    # One that is larger than a segment has one for itself.
+    # A batch larger than a segment gets a segment of its own.
     log.append(batch(b"v" * 300), 0, NOW)
     log.append(data, 0, NOW)
     assert log.bases == [0, 3, 4, 5]
@@ -185,7 +185,7 @@ def test_it_rolls_when_its_first_timestamp_is_too_old(bench: Bench) -> None:
     assert log.bases == [0]
     log.append(batch(b"c", timestamp=NOW + 1001), 0, NOW + 5000)
     assert log.bases == [0, 2]
-    # The age is measured in the records' own time: one from the past does not roll.
+    # The age is measured in record time: an old record does not roll the segment.
     log.append(batch(b"d", timestamp=NOW - 10**6), 0, NOW + 10**6)
     assert log.bases == [0, 2]
 
@@ -232,7 +232,7 @@ def test_it_rolls_when_the_offset_index_is_full(bench: Bench) -> None:
 def test_it_rolls_when_the_time_index_is_full(bench: Bench) -> None:
     log = bench.create(segment_index_bytes=48, index_interval_bytes=0)
     fill(log, 12, step_ms=1)
-    # Four entries of the time index fit, six of the offset index: the former is full first.
+    # Four entries of the time index fit, six of the offset index: the time index is full first.
     assert log.bases == [0, 4, 8]
     assert all(bench.file(f"{base:020d}.timeindex").stat().st_size <= 48 for base in log.bases)
 
@@ -497,7 +497,7 @@ def test_the_first_batch_comes_whole_only_if_asked_for(bench: Bench) -> None:
     whole = log.slice(0, 2, 10, whole_first=True)
     assert whole is not None
     assert len(decode_batch(read_slice(log, whole))) == 1
-    # A batch that does not fit is left for the next fetch; one behind it may be cut.
+    # A batch that does not fit is left for the next fetch; a later one may be cut.
     size = whole.size
     for bytes_max in (0, 10, size - 1):
         assert log.slice(0, 2, bytes_max, whole_first=False) is None
@@ -544,7 +544,7 @@ def test_truncation_cuts_records_segments_epochs_and_producers(bench: Bench, off
     assert log.next_offset == log.active.next_offset == offset
     assert [record.offset for record in records(log)] == list(range(offset))
     assert log.epochs.pairs == [(epoch, 10 * epoch) for epoch in range(3) if 10 * epoch < offset]
-    # The producer goes on where its batches now end.
+    # The producer continues after the truncation.
     if offset:
         assert log.append(sequenced(offset - 1, b"v" * 20), 3, NOW).duplicate
     assert log.append(sequenced(offset, b"v" * 20), 3, NOW)[:2] == (offset, offset)
@@ -555,7 +555,7 @@ def test_truncation_cuts_records_segments_epochs_and_producers(bench: Bench, off
 
 
 def test_a_truncation_that_finds_no_room_for_the_epochs_is_one_all_the_same(bench: Bench) -> None:
-    """Whoever asked for it must take the files away, and write down where the log stands."""
+    """The caller must remove the files, and checkpoint the offsets."""
     log = bench.create(segment_bytes=300)
     for epoch in range(6):
         log.append(batch(b"x" * 100), epoch, NOW)
@@ -637,9 +637,7 @@ def test_a_log_takes_its_settings_anew(bench: Bench) -> None:
 
 
 def test_a_log_that_begins_again_at_an_existing_base_offset_has_new_files(bench: Bench) -> None:
-    """Issue 8, bug 10: the new segment shared its files with the dropped one, which the owner of the log then
-    removed.
-    """
+    """The new segment must not share its files with the dropped one, which the owner of the log removes."""
     log = bench.create()
     fill(log, 3)
     old = log.active
@@ -649,7 +647,7 @@ def test_a_log_that_begins_again_at_an_existing_base_offset_has_new_files(bench:
     log.delete_before(3)
     dropped = log.begin_at(0, NOW)
     assert dropped == [old] and log.active is not old and log.next_offset == 0
-    # A fetch that was sent to the old files reads what it was sent for.
+    # A fetch in progress reads the old files.
     assert bench.disk.read(piece.file, piece.position, piece.size) == before
     assert {file.path for file in old.files}.isdisjoint(file.path for file in log.active.files)
     for file in old.files:
@@ -661,7 +659,7 @@ def test_a_log_that_begins_again_at_an_existing_base_offset_has_new_files(bench:
 
 
 def test_small_files_that_are_written_again_before_a_sync_are_closed(bench: Bench) -> None:
-    """Bug: the handle before was dropped and stayed open, also after the log was deleted."""
+    """The previous handle must be closed, also after the log was deleted."""
 
     def handles() -> int:
         return sum(file.path.endswith("leader-epoch-checkpoint") for file in bench.disk._open)
@@ -674,7 +672,7 @@ def test_small_files_that_are_written_again_before_a_sync_are_closed(bench: Benc
         log.save_epochs()
         flushes.append(log.begin_flush())
     assert handles() == 4
-    # The second flush still needs its handle: the first one does not cover what was written after it.
+    # The second flush still needs its handle: the first one does not cover later bytes.
     for flush, left in zip(flushes, (3, 2, 0), strict=True):
         assert flush is not None
         log.flushed(flush)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ottla.log.producers import Producers
 from ottla.model.errors import ErrorCode, Refusal
-from tests.log.making import NOW, Bench, sequenced
+from tests.log.log_bench import NOW, Bench, sequenced
 
 MAX = 2**31 - 1
 
@@ -52,13 +52,13 @@ def test_an_older_duplicate_is_never_out_of_order() -> None:
     for at in range(8):
         sent(producers, at)
     assert code(producers, 2) == ErrorCode.DUPLICATE_SEQUENCE_NUMBER
-    # A part of a batch is no repetition of it.
+    # Part of a batch is not a duplicate of it.
     assert code(producers, 3, 2) == ErrorCode.DUPLICATE_SEQUENCE_NUMBER
 
 
 def test_what_was_never_accepted_is_no_duplicate() -> None:
-    """The first batch was refused in passing and comes again, the second was taken as that of an unknown
-    producer. A client takes the answer to a duplicate for an acknowledgement.
+    """The first batch was refused and is resent; the second was accepted as the first of an unknown producer.
+    A client takes the response to a duplicate for an acknowledgement.
     """
     producers = Producers()
     sent(producers, 3, 2)
@@ -66,7 +66,7 @@ def test_what_was_never_accepted_is_no_duplicate() -> None:
     for at in range(5, 8):
         sent(producers, at)
         assert code(producers, 0, 3) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    # From now on nobody knows whether there was anything before.
+    # From now on it is unknown whether there were earlier batches.
     sent(producers, 8)
     assert code(producers, 0, 3) == ErrorCode.DUPLICATE_SEQUENCE_NUMBER
     wrapped = Producers()
@@ -130,7 +130,7 @@ def test_the_snapshot_has_kafkas_layout() -> None:
 
 
 def test_the_newest_batch_of_a_producer_is_its_last_entry() -> None:
-    """So that whoever keeps one entry a producer keeps the right one."""
+    """So that a reader that keeps one entry per producer keeps the right one."""
     producers = Producers()
     for at in range(7):
         sent(producers, at, offset=at)
@@ -178,7 +178,7 @@ def test_a_torn_snapshot_is_none() -> None:
 
 @pytest.mark.parametrize("how", ["clean", "killed", "killed after a flush", "killed between"])
 def test_duplicates_get_their_first_offset_after_a_restart(bench: Bench, how: str) -> None:
-    """R14: whatever came between, and however large the batches are."""
+    """R14: whatever came between, and whatever the size of the batches."""
     log = bench.create(segment_bytes=2_000_000)
     sizes = [100, 700_000, 800_000, 900_000, 300_000, 5]
     offsets = {}

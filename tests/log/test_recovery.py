@@ -8,9 +8,9 @@ import pytest
 from ottla.log.partition_log import PartitionLog
 from ottla.log.recovery import open_log
 from ottla.model.steps import run
-from tests.log.making import NOW, Bench, batch, config, fill, records, sequenced, values
+from tests.log.log_bench import NOW, Bench, batch, config, fill, records, sequenced, values
 
-#: A walk over headers reads this much at a time, and a scan as much as an index interval beyond.
+#: A walk over headers reads this much at a time, and a scan up to an index interval more.
 SMALL = 64 << 10
 
 
@@ -19,7 +19,7 @@ def log_file(base: int = 0) -> str:
 
 
 def state(log: PartitionLog) -> dict[str, object]:
-    """Everything that must be the same whether a log was written or read again."""
+    """Everything that must be equal after writing and after recovery."""
     return {
         "next": log.next_offset,
         "start": log.log_start_offset,
@@ -62,7 +62,7 @@ def test_a_log_that_was_flushed_is_the_same_again_and_hardly_read(bench: Bench, 
     bench.stop(log)
     recovered = bench.recover(clean=clean)
     assert recovered.cut_bytes == 0 and not recovered.damaged
-    # No more than an index interval of each segment.
+    # At most an index interval of each segment.
     assert recovered.scanned_bytes <= len(log.segments) * (4096 + 200)
     assert bench.disk.bytes_read <= len(log.segments) * SMALL // 2
     assert recovered.log.recovery_point == recovered.log.next_offset == recovered.log.flushed_offset
@@ -92,7 +92,7 @@ def test_indexes_read_again_are_those_that_were_written(bench: Bench, flushed: i
     suffixes = (".index", ".timeindex")
     before = {name: bench.file(name).read_bytes() for suffix in suffixes for name in bench.names(suffix)}
     if flushed < 300:
-        # What a crash may take: all that was not synced.
+        # What a crash may lose: everything that was not synced.
         for name in bench.names("index"):
             if int(name[:20]) > bench.recovery_point:
                 bench.file(name).unlink()
@@ -139,7 +139,7 @@ def torn_at_every_byte(bench: Bench, tear: Callable[[bytes, int], bytes]) -> Non
         shutil.copytree(saved, bench.path)
         torn = tear(whole, cut)
         if torn.startswith(whole):
-            continue  # what is missing was zero anyway
+            continue  # the missing bytes were zero anyway
         bench.file(log_file()).write_bytes(torn)
         recovered = bench.recover()
         again = recovered.log
@@ -147,7 +147,7 @@ def torn_at_every_byte(bench: Bench, tear: Callable[[bytes, int], bytes]) -> Non
         assert not recovered.damaged
         assert bench.file(log_file()).read_bytes() == whole[:last]
         assert recovered.cut_bytes == len(torn) - last
-        # The batch comes again, as its producer repeats it, and gets the same offset.
+        # The producer resends the batch, and it gets the same offset.
         assert again.append(sequenced(2, b"v2"), 0, NOW)[:2] == (2, 2)
         assert values(again) == [b"v0", b"v1", b"v2"]
         again.close()
@@ -158,7 +158,7 @@ def test_a_tail_torn_at_any_byte_is_cut_off(bench: Bench) -> None:
 
 
 def test_a_tail_of_zeros_from_any_byte_is_cut_off(bench: Bench) -> None:
-    """A power cut may leave the size of what was written, and zeros."""
+    """A power cut may leave the size of a write, and zeros."""
     torn_at_every_byte(bench, lambda whole, cut: whole[:cut] + bytes(len(whole) - cut + 100))
 
 
@@ -168,7 +168,7 @@ def test_one_wrong_byte_anywhere_after_the_length_is_found(bench: Bench) -> None
         log.append(batch(b"value"), 0, NOW)
     whole = bytearray(bench.file(log_file()).read_bytes())
     last = log.active.locate(2)
-    # Before the CRC stand offset and epoch, which it does not cover, and the magic.
+    # Offset and epoch come before the CRC, which does not cover them; so does the magic.
     for at in (*range(last + 8, last + 12), last + 16, *range(last + 17, len(whole))):
         damaged = bytearray(whole)
         damaged[at] ^= 0x40
@@ -177,7 +177,7 @@ def test_one_wrong_byte_anywhere_after_the_length_is_found(bench: Bench) -> None
 
 
 def test_nothing_after_a_torn_batch_is_believed(bench: Bench) -> None:
-    """R12: however good it looks."""
+    """R12: even if it looks valid."""
     log = bench.create()
     for at in range(5):
         log.append(batch(b"%d" % at), 0, NOW)
@@ -287,7 +287,7 @@ def uneven(path: Path) -> None:
 
 
 def padded(path: Path) -> None:
-    """As Kafka leaves the index of a segment in use when it is killed."""
+    """As Kafka leaves the index of an active segment when it is killed."""
     path.write_bytes(path.read_bytes().ljust(100_000 // 24 * 24, b"\0"))
 
 
@@ -354,7 +354,7 @@ def test_bad_indexes_are_made_anew(
 
 
 def test_entries_past_the_recovery_point_may_be_anything(bench: Bench) -> None:
-    """A power cut leaves some of what was not synced, and zeros for the rest."""
+    """A power cut leaves a part of what was not synced, and zeros for the rest."""
     log = bench.create(index_interval_bytes=300)
     fill(log, 300, step_ms=3)
     bench.flush(log)
@@ -368,7 +368,7 @@ def test_entries_past_the_recovery_point_may_be_anything(bench: Bench) -> None:
         data[size + third : size + 2 * third] = bytes(third)
         bench.file(name).write_bytes(data)
     recovered = bench.recover()
-    # What was durable of the indexes is still believed: the rest of the segment is not read again.
+    # The durable part of the indexes is still used: the rest of the segment is not read again.
     assert recovered.scanned_bytes < 600 * 108 + 1000
     for offset in range(0, 900, 37):
         assert run(recovered.log.look_up_time(NOW + 3 * offset)) == (offset, NOW + 3 * offset)
@@ -416,7 +416,7 @@ def test_a_torn_segment_ends_the_log_and_those_after_it_go(bench: Bench) -> None
 
 @pytest.mark.parametrize("left", [0, 108, 432])
 def test_a_gap_between_unflushed_segments_ends_the_log(bench: Bench, left: int) -> None:
-    """A power cut may take the tail of a segment, at a boundary of batches, and leave the next one."""
+    """A power cut may take the tail of a segment, at a batch boundary, and leave the next segment."""
     log = bench.create(segment_bytes=600)
     fill(log, 14)
     with bench.file(log_file(5)).open("r+b") as file:
@@ -455,7 +455,7 @@ def test_ours_leaves_none_so_a_gap_of_a_compacted_log_is_a_loss_too(bench: Bench
 
 
 def test_a_segment_that_reaches_into_the_next_ends_the_log(bench: Bench) -> None:
-    """The next one is left over from before the log was cut and written again."""
+    """The next segment is left over from before the log was truncated and written again."""
     log = bench.create()
     fill(log, 10)
     shutil.copy(bench.file(log_file(0)), bench.file(log_file(7)))
@@ -489,7 +489,7 @@ def test_a_log_that_ends_before_its_recovery_point_is_told(bench: Bench) -> None
     assert recovered.log.next_offset == recovered.log.recovery_point <= 41
     assert bench.names(".snapshot") == []
     assert len(values(recovered.log)) == recovered.log.next_offset
-    # The producers are those of the records that are left, not those of the snapshot.
+    # Producer state is that of the remaining records, not of the snapshot.
     last = {producer: entry.batches[-1][3] for producer, entry in recovered.log.producers.by_id.items()}
     assert max(last.values()) < recovered.log.next_offset
 
@@ -505,9 +505,7 @@ def test_a_clean_log_that_was_torn_is_told(bench: Bench) -> None:
 
 
 def test_a_log_without_its_first_segments_is_served_from_what_is_left(bench: Bench) -> None:
-    """Nothing is thrown away because the files before it, and the checkpoints that would explain it, are
-    missing.
-    """
+    """Nothing is removed because earlier files, and the checkpoints that would explain it, are missing."""
     log = bench.create(segment_bytes=600)
     fill(log, 14)
     for base in (0, 5):
@@ -520,7 +518,7 @@ def test_a_log_without_its_first_segments_is_served_from_what_is_left(bench: Ben
 
 
 def test_a_durable_log_rolls_only_after_the_name_of_the_segment_before_is_durable(bench: Bench) -> None:
-    """Else a power cut could keep a later segment and lose the ones before it."""
+    """Otherwise a power cut could keep a later segment and lose earlier ones."""
     log = bench.create(segment_bytes=600)
     assert not log.active.names_synced
     fill(log, 14)
@@ -547,7 +545,7 @@ def test_a_log_without_its_first_segments_and_without_checkpoints_is_kept_if_it_
 
 
 def test_segments_before_the_start_are_removed(bench: Bench) -> None:
-    """They were on their way out, and perhaps one between them is gone."""
+    """They were being deleted, and one between them may be gone."""
     log = bench.create(segment_bytes=600)
     fill(log, 22)
     bench.flush(log)
@@ -573,7 +571,7 @@ def test_the_start_is_where_the_checkpoint_says(bench: Bench) -> None:
 
 
 def test_a_start_beyond_the_end_begins_anew_there(bench: Bench) -> None:
-    """Offsets that were given away once must not come again with other records."""
+    """Offsets that were used once must not be reused for other records."""
     log = bench.create()
     write(log, 10)
     bench.log_start_offset = 500
@@ -722,7 +720,7 @@ def test_producers_whose_records_were_all_deleted_are_still_known(bench: Bench) 
 
 
 def test_producers_of_the_tail_count_as_heard_of_now(bench: Bench) -> None:
-    """Their records may bear timestamps of any age; a retry after the restart must still be known."""
+    """Their records can have timestamps of any age; a retry after the restart must still be detected."""
     log = bench.create()
     log.append(sequenced(0, b"a", timestamp=1000), 0, NOW)
     again = bench.recover().log

@@ -1,6 +1,6 @@
 from ottla.log.partition_log import PartitionLog
 from ottla.log.retention import expired_segments
-from tests.log.making import NOW, Bench, batch, config, fill, records
+from tests.log.log_bench import NOW, Bench, batch, config, fill, records
 
 ONE = len(batch(b"v" * 40))
 
@@ -30,7 +30,7 @@ def test_the_active_segment_too_goes_when_it_is_too_old(bench: Bench) -> None:
 
 
 def test_one_young_segment_protects_those_after_it(bench: Bench) -> None:
-    """Whole segments from the start only: the log has no holes."""
+    """Whole segments from the start only: the log has no gaps."""
     log = bench.create(segment_bytes=2 * ONE, retention_ms=1000)
     for timestamp in (0, 0, NOW, NOW, 0, 0):
         log.append(batch(b"v" * 40, timestamp=timestamp), 0, NOW)

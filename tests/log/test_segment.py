@@ -5,7 +5,7 @@ import pytest
 
 from ottla.log.partition_log import PartitionLog
 from ottla.log.segment import Segment
-from tests.log.making import NOW, Bench, batch, fill
+from tests.log.log_bench import NOW, Bench, batch, fill
 
 
 def count_walk(segment: Segment) -> list[int]:
@@ -42,7 +42,7 @@ def test_every_offset_is_located_without_a_tail(bench: Bench) -> None:
 
 
 def test_offsets_in_a_gap_are_located_at_the_batch_after_it(bench: Bench) -> None:
-    """Logs of other brokers have gaps, where compaction was."""
+    """Logs of other brokers have gaps after compaction."""
     log = bench.create(index_interval_bytes=0)
     for base in (0, 10, 20, 30):
         log.next_offset = base

@@ -1,8 +1,7 @@
-"""A pass killed after each of its steps, and opened again: nothing that should stay is lost, nothing stands
-there twice.
+"""A pass that is killed after each of its steps, and reopened: no record is lost or duplicated.
 
-On a simulated disk that forgets or mixes up what was not synced, and on real files, where a killed process
-leaves what it wrote.
+On a simulated disk that drops or reorders unsynced changes, and on real files, where a killed process leaves
+what it wrote.
 """
 
 import os
@@ -22,14 +21,14 @@ from ottla.ports.disk import Disk, DiskError
 from ottla.records.record import Record, decode_batches
 from ottla.runtime.disk import SystemDisk
 from testkit.sim.disk import PowerCut, SimDisk
-from tests.log.compacting import compact, keyed, swap_in, task_of
-from tests.log.making import NOW, TOPIC_ID_FILE, config
+from tests.log.compaction_pass import compact, keyed, swap_in, task_of
+from tests.log.log_bench import NOW, TOPIC_ID_FILE, config
 
 CONFIG = config(cleanup_policy="compact", segment_bytes=900, index_interval_bytes=60, delete_retention_ms=0)
 
 
 def make_log(disk: Disk, directory: str) -> PartitionLog:
-    """Several closed segments, with keys that come again, an aborted transaction, and an active segment."""
+    """Several closed segments, with repeated keys, an aborted transaction, and an active segment."""
     log = PartitionLog.create(
         disk, directory, CONFIG, start_offset=0, now_ms=NOW, topic_id_file=TOPIC_ID_FILE
     )
@@ -80,7 +79,7 @@ def read(log: PartitionLog) -> list[Record]:
 
 
 def check(log: PartitionLog, before: list[Record], after: list[Record]) -> None:
-    """Each segment is one of the old or one of the new, and they do not overlap."""
+    """Each segment is an old or a new one, and they do not overlap."""
     found = read(log)
     offsets = [record.offset for record in found]
     assert offsets == sorted(set(offsets)), "old and new segments overlap"
@@ -95,7 +94,7 @@ def check(log: PartitionLog, before: list[Record], after: list[Record]) -> None:
 
 
 def expected() -> tuple[list[Record], list[Record], int]:
-    """All records of the log, those that a whole pass leaves, and its recovery point."""
+    """All records of the log, those that a complete pass leaves, and its recovery point."""
     disk = SimDisk(Random(0), strict=True)
     log = make_log(disk, "/t-0")
     before = read(log)
@@ -133,7 +132,7 @@ def whole_pass(log: PartitionLog) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_power_cut_after_each_step(seed: int) -> None:
-    """Seed 0 forgets all that was not synced; the others keep any part of it."""
+    """Seed 0 drops everything unsynced; the others keep any part of it."""
     for step in range(1, steps() + 2):
         disk = SimDisk(Random(seed * 1000 + step), strict=seed == 0)
         log = make_log(disk, "/t-0")
@@ -142,7 +141,7 @@ def test_a_power_cut_after_each_step(seed: int) -> None:
             whole_pass(log)
         disk.heal()
         disk.crash()
-        # The start that follows is cut as well, and the one after that.
+        # The next start is cut as well, and the one after that.
         for attempt in (1 + step % 7, 1 + step % 3):
             disk.cut_after = disk.steps + attempt
             with suppress(PowerCut):
@@ -152,7 +151,7 @@ def test_a_power_cut_after_each_step(seed: int) -> None:
         log = reopen(disk, "/t-0", RECOVERY_POINT)
         check(log, BEFORE, AFTER)
         assert not [name for name in disk.list("/t-0") if name.endswith((".swap", ".cleaned", ".deleted"))]
-        # And compaction goes on from there.
+        # And compaction continues from there.
         compact(log)
         assert set(AFTER) <= set(read(log))
 
@@ -213,7 +212,7 @@ def names(disk: Disk, endings: Iterable[str]) -> list[str]:
 
 @pytest.mark.parametrize("leave", [".log.swap", ".index.swap", ".timeindex.swap"])
 def test_a_swap_without_one_of_its_files(leave: str) -> None:
-    """Without its log it was never committed; without an index that is made anew."""
+    """Without its log it was never committed; without an index the index is rebuilt."""
     disk = SimDisk(Random(0), strict=True)
     log = make_log(disk, "/t-0")
     task = task_of(log)
@@ -227,9 +226,7 @@ def test_a_swap_without_one_of_its_files(leave: str) -> None:
 
 
 def test_readers_of_the_old_segment_go_on_and_the_names_are_reusable(tmp_path: Path) -> None:
-    """The files of a cleaned segment can be closed and opened again at any time: under each name they have
-    had.
-    """
+    """The files of a cleaned segment can be closed and reopened at any time, under each of their names."""
     disk = SystemDisk(files_max=1)
     log = make_log(disk, str(tmp_path / "t-0"))
     old = log.segments[0].file

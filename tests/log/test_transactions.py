@@ -12,13 +12,13 @@ from ottla.log.transactions import Ended, TransactionIndex, Transactions
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.records.batch import CONTROL_BIT, HEADER, TRANSACTIONAL_BIT
 from testkit.sim.disk import SimDisk
-from tests.log.making import NOW, Bench, CountingDisk, batch, config, full, sequenced
+from tests.log.log_bench import NOW, Bench, CountingDisk, batch, config, full, sequenced
 
 INDEX = "00000000000000000000.txnindex"
 
 
 class Writer:
-    """Transactional producers that keep count of their sequences."""
+    """Transactional producers that count their sequences."""
 
     def __init__(self, log: PartitionLog) -> None:
         self.log = log
@@ -89,7 +89,7 @@ def test_the_file_comes_with_the_first_entry_and_is_kafkas(index: TransactionInd
 
 
 def test_entries_are_found_by_the_offsets_they_reach_into(index: TransactionIndex) -> None:
-    # 500 transactions one after another, each of ten offsets.
+    # 500 transactions in sequence, each of ten offsets.
     for at in range(500):
         index.append(Ended(7, at * 10, at * 10 + 9, at * 10 + 10))
     for low, high in ((0, 1), (0, 10), (9, 11), (10, 20), (4321, 4355), (4990, 5000), (0, 5000)):
@@ -100,7 +100,7 @@ def test_entries_are_found_by_the_offsets_they_reach_into(index: TransactionInde
 
 
 def test_a_later_entry_of_an_earlier_transaction_is_found(index: TransactionIndex) -> None:
-    # The second began first and was open when the first ended, which says so by its last stable offset.
+    # The second began first and was open when the first ended, as its last stable offset shows.
     index.append(Ended(1, 5, 8, 2))
     index.append(Ended(2, 2, 9, 10))
     found: list[Ended] = []
@@ -291,7 +291,7 @@ def test_aborted_transactions_are_found_across_segments_and_bounded_by_the_slice
             found = aborted(log, offset, bytes_max)
             assert set(found) <= set(whole)
             assert (1, 0, log.next_offset - 1) in found
-            # All that begin in the slice, and none that begin far behind it.
+            # All that begin in the slice, and none that begin far after it.
             last = offset
             position = piece.position
             while position < piece.position + piece.size:
@@ -339,9 +339,7 @@ def seen(log: PartitionLog) -> tuple[list[tuple[int, int, int]], list[tuple[int,
 @pytest.mark.parametrize("flushes", [(), (3,), (0, 1, 2, 3, 4, 5, 6, 7)])
 @pytest.mark.parametrize("ending", ["stop", "kill", "lose", "tear", "invent", "zeros"])
 def test_transactions_after_a_restart(bench: Bench, flushes: tuple[int, ...], ending: str) -> None:
-    """However much of the index file a crash leaves past the recovery point: nothing, a piece, or something
-    else.
-    """
+    """Whatever a crash leaves of the index file after the recovery point: nothing, a part, or something else."""
     log = bench.create(segment_bytes=1 << 20)
     writer = Writer(log)
     steps = [
@@ -376,7 +374,7 @@ def test_transactions_after_a_restart(bench: Bench, flushes: tuple[int, ...], en
     again = bench.recover(clean=ending == "stop").log
     assert seen(again) == EXPECTED
     assert bench.file(INDEX).read_bytes() == whole
-    # And it goes on.
+    # And it continues.
     Writer(again).end(1, commit=True)
     assert stable(again) == again.next_offset
 
@@ -403,7 +401,9 @@ def test_a_damaged_index_before_the_recovery_point_is_made_anew(bench: Bench, cl
 
 @pytest.mark.parametrize("reopened", [False, True])
 def test_truncation_takes_transactions_back(bench: Bench, reopened: bool) -> None:
-    """What each prefix of a history leaves open or aborted is what the log says when it is cut there."""
+    """What each prefix of a history leaves open or aborted is the state of the log when it is truncated
+    there.
+    """
     states = []
     log = bench.create(segment_bytes=200)
     writer = Writer(log)
@@ -453,8 +453,8 @@ def test_the_start_of_the_log_moves_past_an_open_transaction(bench: Bench) -> No
 
 
 def test_a_transaction_whose_beginning_was_deleted_is_still_open_after_a_crash(bench: Bench) -> None:
-    """Although all that is left of the log is read again: what was open before it stands in the snapshot
-    there.
+    """The rest of the log is read again, and the snapshot at its start has the transactions that were open
+    before.
     """
     log = bench.create(segment_bytes=900)
     writer = Writer(log)
@@ -467,7 +467,7 @@ def test_a_transaction_whose_beginning_was_deleted_is_still_open_after_a_crash(b
 
 
 def test_the_index_is_durable_before_the_recovery_point_moves() -> None:
-    """Of what is before that point recovery reads nothing again, so a power cut must not take it."""
+    """Recovery reads nothing before that point again, so a power cut must not take it."""
     disk = SimDisk(random.Random(1), strict=True)
     disk.make_dir("/t-0")
     disk.sync_dir("/")
@@ -527,7 +527,7 @@ def test_a_late_copy_of_a_marker_does_not_end_the_next_transaction(bench: Bench)
         log.append_marker(7, epoch, 0, True, 0, NOW, raises_epoch=True)
 
     end(1)
-    # Nothing is open: once more does no harm.
+    # No open transaction: a repetition does no harm.
     end(1)
     writer.sequences.clear()
     writer.write(7, b"b", epoch=1)
@@ -538,7 +538,7 @@ def test_a_late_copy_of_a_marker_does_not_end_the_next_transaction(bench: Bench)
     assert log.producers.has_open(7, 1) and not log.producers.has_open(7, 0)
     end(2)
     assert not log.producers.has_open(7, 1)
-    # In version 1 the epoch is that of the transaction.
+    # In transactions v1 the epoch is that of the transaction.
     writer.sequences.clear()
     writer.write(7, b"c", epoch=2)
     writer.end(7, commit=True, epoch=2)
@@ -548,8 +548,8 @@ def test_a_late_copy_of_a_marker_does_not_end_the_next_transaction(bench: Bench)
 @pytest.mark.parametrize("reopened", [False, True])
 @pytest.mark.parametrize("start", [1, 2, 100])
 def test_a_log_that_begins_anew_has_nothing_open(bench: Bench, start: int, reopened: bool) -> None:
-    """A follower that was away until its leader had deleted what follows: the markers were in that, and never
-    come.
+    """A follower was away until its leader had deleted the following records: the markers were among them,
+    and never come.
     """
     log = bench.create(segment_bytes=900)
     writer = Writer(log)

@@ -1,5 +1,5 @@
-"""Assignors: everything is assigned once, to somebody who reads it; evenly; with few moves; near, where racks
-are known.
+"""Assignors: every partition is assigned once, to a subscriber; evenly; with few moves; in the right rack, if
+racks are known.
 """
 
 from collections import Counter
@@ -26,12 +26,12 @@ def reader(name: str, *topics: str, rack: str | None = None, had: Places = froze
 
 
 def again(readers: Sequence[Reader], shares: Mapping[str, Places]) -> list[Reader]:
-    """The same readers, with what they have been assigned."""
+    """The same members, with their assignment."""
     return [each._replace(had=shares.get(each.member_id, frozenset())) for each in readers]
 
 
 def moved(readers: Sequence[Reader], shares: Mapping[str, Places]) -> int:
-    """How many partitions somebody who is still there loses."""
+    """How many partitions the remaining members lose."""
     return sum(len(each.had - shares[each.member_id]) for each in readers)
 
 
@@ -44,7 +44,7 @@ def groups(draw: st.DrawFn) -> tuple[list[Reader], dict[bytes, TopicView]]:
     for at in range(draw(st.integers(1, 6))):
         wants = draw(st.sets(st.sampled_from(names)))
         had = draw(st.sets(st.sampled_from(sorted(free)))) if free else set()
-        # Some of what it had it does not want any more, and some does not exist any more.
+        # Some of its partitions are not subscribed any more, and some do not exist any more.
         readers.append(
             Reader(
                 f"m{at}",
@@ -84,7 +84,7 @@ def test_uniform_is_as_fair_as_the_subscriptions_allow_and_then_rests(
 ) -> None:
     readers, topics = group
     shares = uniform(readers, topics)
-    # Nobody can give one to somebody who has two fewer.
+    # Nobody can give a partition to a member with two fewer.
     by_name = {each.member_id: each for each in readers}
     for giver, share in shares.items():
         for taker, other in shares.items():
@@ -117,8 +117,8 @@ def test_uniform_moves_no_more_than_it_must_when_members_come_and_go(
     after = [*stay, *(reader(f"n{at}", "a") for at in range(new))]
     shares = uniform(after, topics)
     least, extra = divmod(count, len(after))
-    # Of those who stay, whoever has more than its share loses just that; the larger shares go to those who
-    # have most.
+    # A remaining member above its share loses only the excess; the larger shares go to those with most
+    # partitions.
     sizes = sorted((len(each.had) for each in after), reverse=True)
     must = sum(max(0, size - least - (at < extra)) for at, size in enumerate(sizes))
     assert moved(after, shares) == must
@@ -136,7 +136,7 @@ def test_uniform_moves_along_chains_where_subscriptions_differ() -> None:
 
 
 class Id(bytes):
-    """The id of a topic that counts how often it is looked at."""
+    """A topic id that counts how often it is used."""
 
     looks = 0
 
@@ -159,7 +159,7 @@ def test_a_large_group_whose_subscriptions_differ_is_not_gone_through_for_each_m
     readers = again(readers, shares)
     Id.looks = 0
     assert uniform(readers, topics) == shares
-    # Some looks for each of their 2,100 subscriptions; and not again for each of the 200.
+    # Some lookups for each of their 2,100 subscriptions; and not again for each of the 200.
     assert Id.looks < 40_000
 
 
@@ -170,12 +170,12 @@ def test_uniform_gives_to_those_in_the_same_rack() -> None:
     shares = uniform(readers, topics)
     for name, share in shares.items():
         assert {min(racks[number]) for _topic, number in share} == {name[1]}
-    # One alone has had all; the next one is in another rack, and is given what is near to it.
+    # One member had all partitions; the next one is in another rack, and gets those of its rack.
     alone = uniform(readers[:1], topics)
     pair = uniform(again(readers[:2], alone), topics)
     assert {number for _topic, number in pair["mb"]} >= {1, 4}
     assert {number for _topic, number in pair["mc"]} >= {2, 5}
-    # Nothing moves only to be nearer.
+    # Nothing moves only to be in the right rack.
     foreign = [
         reader("ma", "t", rack="a", had=frozenset((b"t", number) for number in (1, 2, 4))),
         reader("mb", "t", rack="b", had=frozenset((b"t", number) for number in (0, 3, 5))),

@@ -1,4 +1,4 @@
-"""Lengths in bytes of UTF-8, and cutting without leaving half a character."""
+"""Lengths in bytes of UTF-8, and truncation without half a character."""
 
 import pytest
 from hypothesis import given

@@ -130,7 +130,7 @@ def test_alarms_that_cancel_each_other() -> None:
 
 
 def test_of_very_many_that_are_due_at_once_some_expire_a_turn_in_their_order() -> None:
-    """A client can align the session time-outs of thousands of members; the others' requests come in between."""
+    """A client can align the session timeouts of thousands of members; requests of others come in between."""
     timers = TimerWheel()
     rang: list[int] = []
 

@@ -1,4 +1,4 @@
-"""kafka-python calls deprecated functions while it is imported, which is no warning about us."""
+"""kafka-python calls deprecated functions while it is imported; that is not a warning about ottla."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ from ottla.records.record import Record
 
 @pytest.fixture(scope="session")
 def checked() -> Callable[..., Any]:
-    """The compiled walk through a batch, with every access held against the bounds of its array: IndexError
-    outside.
-    """
+    """The compiled scan of a batch, with bounds checks on every array: IndexError outside."""
     compiled = pytest.importorskip("ottla.records.compiled", reason="numba is not here")
     *_, walk = compiled.compile_with(boundscheck=True)
     return walk  # type: ignore[no-any-return]
@@ -30,7 +28,7 @@ def checked() -> Callable[..., Any]:
 
 @pytest.fixture(scope="module", params=["pure", "compiled"])
 def decode_batch(request: pytest.FixtureRequest) -> Iterator[Callable[..., list[Record]]]:
-    """The decoder, by each twin; the compiled one opens even the smallest batch itself, and checks its
+    """The decoder in both versions; the compiled one decodes even the smallest batch itself, and checks its
     bounds.
     """
     if request.param == "pure":

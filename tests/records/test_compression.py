@@ -1,4 +1,4 @@
-"""Codecs: round trips, what other writers produce, bombs, and broken input."""
+"""Codecs: round trips, output of other writers, bombs, and broken input."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_aiokafka_reads_ours_and_we_read_its(codec: int, data: bytes) -> None:
 
 
 def test_foreign_forms() -> None:
-    """What Java, librdkafka and others write where they differ from us."""
+    """What Java, librdkafka and others write where they differ from ottla."""
     size_max = len(TEXT)
     assert decompress(SNAPPY, bytes(cramjam.snappy.compress_raw(TEXT)), size_max) == TEXT
     assert decompress(GZIP, gzip.compress(TEXT, mtime=7), size_max) == TEXT
@@ -135,7 +135,7 @@ def test_lz4_frame_with_content_size_and_large_blocks() -> None:
         + TEXT
         + bytes(4)
     )
-    # The header checksum is the one byte that makes a decoder accept it.
+    # The header checksum is the one byte that a decoder checks.
     accepted = [
         decoded
         for checksum in range(256)
@@ -189,7 +189,7 @@ def test_bombs_are_refused_without_their_memory(codec: int) -> None:
 
 
 def test_bombs_do_not_grow_the_process() -> None:
-    """The same with the decoders' own memory, which only the process's high-water mark shows."""
+    """The same with the decoders' own memory, which only the maximum of the process shows."""
     script = """
         import resource, sys
         from ottla.records.compression import ZSTD, decompress
@@ -205,7 +205,7 @@ def test_bombs_do_not_grow_the_process() -> None:
                 refused += 1
         print(refused, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
     """
-    # The last one asks for the largest window that a zstd decoder accepts.
+    # The last one requests the largest window that a zstd decoder accepts.
     wide = zstd_runs(128 * 1024, 1000)
     frames = [(codec, bomb(codec, 64 * MIB)) for codec in CODECS]
     frames.append((ZSTD, wide[:5] + b"\x88" + wide[6:]))
@@ -231,7 +231,7 @@ def test_small_input_cannot_claim_a_large_allowance() -> None:
 
 
 def test_snappy_that_declares_more_than_it_can_hold() -> None:
-    # Ten bytes that promise 1 MiB: refused before anything of that size exists.
+    # Ten bytes that claim 1 MiB: refused before anything of that size is allocated.
     data = bytes.fromhex("808040") + b"\x00a" + bytes(5)
     tracemalloc.start()
     try:
@@ -248,7 +248,7 @@ def test_every_cut_is_refused(codec: int, text: bytes) -> None:
     compressed = compress(codec, text)
     whole = {0, len(compressed)}
     if codec == SNAPPY:
-        whole = {16, len(compressed)}  # a stream of no blocks is whole, and so is an empty record set
+        whole = {16, len(compressed)}  # a stream without blocks is complete, and so is an empty record set
     for size in range(len(compressed)):
         if size in whole:
             continue

@@ -1,6 +1,4 @@
-"""What classic consumers write into their joins, and read from their syncs: byte by byte, and with what
-clients make of it.
-"""
+"""Subscriptions and assignments of classic consumers: byte by byte, and as clients write them."""
 
 import struct
 

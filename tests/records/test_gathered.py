@@ -1,6 +1,4 @@
-"""Records that gather as columns become the batch that `encode_batch` makes of the same records, byte for
-byte.
-"""
+"""Collected columns are encoded to the batch that `encode_batch` makes of the same records, byte for byte."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -49,7 +47,7 @@ def test_what_is_not_alike_is_encoded_one_by_one() -> None:
         found = gathered(records)
         assert found._payload() is None
         assert found.encode() == encode_batch(records)
-    # A time of its own for each.
+    # A different timestamp for each.
     records = plain(16, run=1)
     assert gathered(records)._payload() is None
     assert gathered(records).encode() == encode_batch(records)

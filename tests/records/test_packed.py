@@ -1,4 +1,4 @@
-"""Both twins pack the same strings into the same bytes, and Arrow reads them as they were."""
+"""Both versions pack the same strings into the same bytes, and Arrow reads them."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -27,7 +27,7 @@ def pack(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 
 def part(things: list[bytes | None], gap: bytes) -> packed.Part:
-    """The strings with something in between, as they stand in a batch."""
+    """The strings with bytes in between, as in a batch."""
     data, starts, ends = gap, [], []
     for thing in things:
         starts.append(len(data))

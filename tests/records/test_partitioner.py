@@ -1,4 +1,4 @@
-"""Keys go where Kafka's own clients send them."""
+"""Keys go to the same partitions as with Kafka's clients."""
 
 from __future__ import annotations
 

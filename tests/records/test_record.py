@@ -1,4 +1,4 @@
-"""The record codec: round trips, the other libraries' batches, and everything that must be refused."""
+"""The record codec: round trips, batches of other libraries, and everything that must be refused."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from ottla.records.varint import VARINTS
 MIB = 1 << 20
 NOW_MS = 1_700_000_000_000
 
-#: Either twin of the decoder: the fixture of conftest.py.
+#: Either version of the decoder: the fixture of conftest.py.
 Decode: TypeAlias = Callable[..., list[Record]]
 
 maybe_bytes = st.none() | st.binary(max_size=300)
@@ -52,7 +52,7 @@ def some_records(count: int = 5, offset: int = 0) -> list[Record]:
 
 
 def sealed(batch: bytes) -> bytes:
-    """The same batch with the length and CRC that its bytes call for: only the rest can be wrong."""
+    """The same batch with a valid length and CRC: only the rest can be wrong."""
     changed = bytearray(batch)
     struct.pack_into(">i", changed, 8, len(changed) - 12)
     struct.pack_into(">I", changed, 17, crc_of(changed))
@@ -79,7 +79,7 @@ def record_bytes(
 
 
 def find_timestamp(batch: bytes, target_ms: int, size_max: int = 8 * MIB) -> tuple[int, int] | None:
-    """Offset and timestamp of the first record at or after a time, as a look-up finds it."""
+    """Offset and timestamp of the first record at or after a time, as a lookup finds it."""
     records = iter_batch(batch, size_max, headers_max=0)
     return next(
         ((each.offset, each.timestamp_ms) for each in records if each.timestamp_ms >= target_ms), None
@@ -92,7 +92,7 @@ def keyless(batch: bytes, size_max: int = 8 * MIB) -> bool:
 
 
 def hand_made(*records: bytes, count: int | None = None, last: int | None = None) -> bytes:
-    """A batch of these record bytes, however wrong they are."""
+    """A batch of these record bytes, valid or not."""
     count = len(records) if count is None else count
     last = count - 1 if last is None else last
     fields = (0, 0, -1, 2, 0, 0, last, NOW_MS, NOW_MS, -1, -1, -1, count)
@@ -314,7 +314,7 @@ def test_broken_batches_are_refused(decode_batch: Decode, name: str) -> None:
     for read in (decode_batch, validate_records):
         with pytest.raises(CorruptRecords):
             read(BROKEN[name])
-    # The first record of these may be whole and have its key: only then does looking not reach the fault.
+    # The first record may be complete and have its key: only then the fault is not reached.
     for look in (keyless, lambda batch: find_timestamp(batch, 1 << 62)):
         with contextlib.suppress(CorruptRecords):
             look(BROKEN[name])
@@ -326,7 +326,7 @@ def test_false_counts_are_refused_before_any_record_is_read() -> None:
 
 
 def test_a_record_that_overruns_the_batch_is_never_seen() -> None:
-    # The record claims one byte more than there is, and its last header value would take it.
+    # The record claims one byte more than there is, and its last header value would use it.
     tail = VARINTS[1] + VARINTS[1] + b"a" + VARINTS[3] + b"bc"
     with pytest.raises(CorruptRecords, match="are left"):
         next(decode_batches(hand_made(record_bytes(tail=tail, length=len(tail) + 6))))

@@ -1,7 +1,7 @@
-"""Batches of other libraries: theirs read by us, ours by them.
+"""Batches of other libraries: read by ottla, and ottla's read by them.
 
-aiokafka and kafka-python build and read batches in process. librdkafka's were captured from its producer
-(2.16.1, one for each codec); its consumer reads ours from its own mock broker.
+aiokafka and kafka-python build and read batches in process. Those of librdkafka were captured from its
+producer (2.16.1, one for each codec); its consumer reads ottla's from its own mock broker.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def test_aiokafka_reads_ours(codec: int) -> None:
     assert [Record(r.offset, r.timestamp, r.key, r.value, tuple(r.headers)) for r in batch] == RECORDS
 
 
-# kafka-python has its other codecs from packages that are not among ours.
+# kafka-python needs packages for its other codecs that are not installed here.
 @pytest.mark.parametrize("codec", [NONE, GZIP])
 def test_kafka_python_batches(codec: int) -> None:
     builder = KafkaPythonBuilder(

@@ -1,6 +1,4 @@
-"""The compiled twin and the pure one say the same of any bytes: the same records, the same columns, the same
-refusal.
-"""
+"""The compiled decoder and the pure one agree on any bytes: same records, same columns, same error."""
 
 from __future__ import annotations
 
@@ -42,7 +40,7 @@ def every_batch_is_compiled(checked: Callable[..., Any]) -> Iterator[None]:
 
 
 def said(twin: Any, batch: bytes) -> object:
-    """All records, or the words of the refusal."""
+    """All records, or the error message."""
     try:
         return list(twin.open_rows(batch).take(1 << 31, "t", 0, "CreateTime"))
     except CorruptRecords as error:
@@ -94,7 +92,7 @@ def test_the_same_refusal_of_every_damage(
 ) -> None:
     batch = bytearray(encode_batch([Record(0, row[0] // 2, *row[1:]) for row in rows]))
     for position, byte in changes:
-        # Mostly among the records; now and then in the part of the header that says what they are.
+        # Mostly in the records; sometimes in the part of the header that describes them.
         floor = HEADER_BYTES if position % 8 else 21
         batch[floor + position % (len(batch) - floor)] = byte
     data = sealed(bytes(batch))
@@ -116,7 +114,7 @@ def test_the_same_of_a_batch_cut_anywhere(cut: int) -> None:
         assert said(compiled, data) == said(pieces, data)
 
 
-#: Lengths and numbers of every width, and such as do not fit in theirs.
+#: Lengths and numbers of every width, and some that do not fit.
 VARINT_EDGES = [
     *(VARINTS[n] for n in (0, -1, 1, 63, 64, -65, 8191, 8192, (1 << 31) - 1, -(1 << 31), 1 << 31, 1 << 40)),
     *(VARINTS[n] for n in ((1 << 63) - 1, -(1 << 63))),

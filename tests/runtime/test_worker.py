@@ -13,8 +13,8 @@ import pytest
 from ottla.log.compaction import Outcome, Task, clean
 from ottla.runtime.disk import SystemDisk
 from ottla.runtime.worker import Worker
-from tests.log.compacting import keyed, task_of
-from tests.log.making import NOW, Bench
+from tests.log.compaction_pass import keyed, task_of
+from tests.log.log_bench import NOW, Bench
 
 PATIENCE_S = 60.0
 

@@ -1,6 +1,4 @@
-"""The messages of a dialing broker's handshake one by one, for tests that send them in other ways than a
-broker does.
-"""
+"""The handshake messages of a dialing broker one by one, for tests that send them differently than a broker."""
 
 from typing import Any
 
@@ -17,7 +15,7 @@ class Prover:
         self.hello = _message(self._dialing.answered(memoryview(body)))
 
     def answered(self, auth_bytes: bytes, code: int = 0, text: str | None = None) -> Request | None:
-        """What follows after this answer to the last message; None if the handshake is done."""
+        """The next message after this response; None when the handshake is done."""
         fields: dict[str, Any] = {
             "error_code": code, "error_message": text, "auth_bytes": auth_bytes, "session_lifetime": 0,
         }  # fmt: skip

@@ -31,7 +31,7 @@ def dial(me: Credentials = ONE, accepting_id: int = 2, letter: str = "d") -> Pro
 
 
 def prove(dialing: Prover, accepting: HandshakeAcceptor) -> bytes:
-    """As far as the dialing end's proof."""
+    """Up to the proof of the dialing end."""
     return dialing.proof(accepting.answer(dialing.hello))
 
 
@@ -67,11 +67,11 @@ def test_a_replayed_proof_is_refused() -> None:
 
 
 def test_a_proof_for_one_broker_is_of_no_use_at_another() -> None:
-    """Broker 1 dials a stranger in place of broker 2, who hands everything on to broker 3."""
+    """Broker 1 dials an attacker in place of broker 2, who relays everything to broker 3."""
     dialing, third = dial(ONE, accepting_id=2), HandshakeAcceptor(THREE, nonce("a"))
     with pytest.raises(NotProven, match="this is broker 3, not broker 2"):
         third.answer(dialing.hello)
-    # It changes the id in the first message: the proof is about another one.
+    # The attacker changes the id in the first message: the proof is for another one.
     third = HandshakeAcceptor(THREE, nonce("a"))
     challenge = third.answer(dial(STRANGER, accepting_id=3).hello)
     dialing = dial(ONE, accepting_id=2)
@@ -81,16 +81,14 @@ def test_a_proof_for_one_broker_is_of_no_use_at_another() -> None:
 
 
 def test_a_reflected_proof_is_refused() -> None:
-    """A stranger answers broker 2 with what it gets from it: it is asked to prove itself, and lets broker 2
-    do so.
-    """
+    """An attacker sends the messages of broker 2 back to it, so that broker 2 would prove itself for it."""
     accepting = HandshakeAcceptor(TWO, nonce("a"))
     challenge = accepting.answer(dial(STRANGER).hello)
-    # Broker 2 dials the stranger in place of broker 1, and gets its own nonce as the challenge.
+    # Broker 2 dials the attacker in place of broker 1, and gets its own nonce as the challenge.
     dialing = dial(TWO, accepting_id=1, letter="d")
     with pytest.raises(NotProven):
         accepting.answer(dialing.proof(challenge))
-    # The same with the answer of the accepting end.
+    # The same with the response of the accepting end.
     other = HandshakeAcceptor(TWO, nonce("d"))
     proven = other.answer(prove(dial(letter="a"), other))
     with pytest.raises(NotProven):

@@ -1,9 +1,9 @@
 """Bugs that are patched into the core, each of which the simulator must find within a few seeds.
 
-Nothing in `src/` knows of these. A bug that is found later than its bound, or not at all, means that the
-simulator has become blind to it: then faults, clients or invariants have to be mended, not the bound. Those
-that are found at once are tried by `tests/sim/test_deliberate_bugs.py`, the others by
-`tests/chaos/test_deliberate_bugs.py`.
+Nothing in `src/` knows them. A bug that is found later than its bound, or not at all, means that the
+simulator has become blind to it. Then repair faults, clients or invariants, not the bound.
+`tests/sim/test_deliberate_bugs.py` tries the bugs that are found at once,
+`tests/chaos/test_deliberate_bugs.py` the others.
 """
 
 from collections.abc import Callable
@@ -45,7 +45,7 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 
 
 def truncate_by_high_watermark(patch: pytest.MonkeyPatch) -> None:
-    """R1: whoever begins to follow cuts its log to its own high watermark, as before KIP-101."""
+    """R1: a new follower truncates its log to its own high watermark, as before KIP-101."""
     add = ReplicaFetcher.add
 
     def cut_and_add(self: ReplicaFetcher, following: FollowerState) -> None:
@@ -58,12 +58,12 @@ def truncate_by_high_watermark(patch: pytest.MonkeyPatch) -> None:
 
 
 def acknowledge_before_the_isr_has_it(patch: pytest.MonkeyPatch) -> None:
-    """R3: the leader's own log decides."""
+    """R3: the leader's log end is the high watermark."""
     patch.setattr(LeaderState, "bound", lambda _self, end: end)
 
 
 def shrink_the_isr_without_the_store(patch: pytest.MonkeyPatch) -> None:
-    """R4: the leader leaves out who lags behind, and asks nobody."""
+    """R4: the leader removes slow followers from the ISR by itself."""
     want = ReplicaRoles._want
 
     def shrink(self: ReplicaRoles, replica: Replica, members: tuple[int, ...]) -> None:
@@ -79,12 +79,12 @@ def shrink_the_isr_without_the_store(patch: pytest.MonkeyPatch) -> None:
 
 
 def skip_the_controllers_fence(patch: pytest.MonkeyPatch) -> None:
-    """R6: a controller that was replaced still writes."""
+    """R6: a former controller can still write."""
     patch.setattr(Ensemble, "is_controller_epoch", lambda _self, _epoch: True)
 
 
 def trust_an_unclean_restart(patch: pytest.MonkeyPatch) -> None:
-    """R7: every broker says that its last life ended well."""
+    """R7: every broker claims a clean shutdown."""
     join = BrokerLifecycle.join
 
     def join_as_if_clean(self: BrokerLifecycle, now_ms: int, done: Any) -> None:
@@ -101,12 +101,12 @@ def trust_an_unclean_restart(patch: pytest.MonkeyPatch) -> None:
 
 
 def forget_an_epoch_without_records(patch: pytest.MonkeyPatch) -> None:
-    """R1: an epoch in which nothing was written leaves no trace in its leader's log."""
+    """R1: an epoch without records is not stored in its leader's log."""
     patch.setattr(PartitionLog, "lead", lambda _self, _epoch: None)
 
 
 def commit_with_too_few(patch: pytest.MonkeyPatch) -> None:
-    """R3: the high watermark moves although the ISR is smaller than `min.insync.replicas`."""
+    """R3: the high watermark advances although the ISR is smaller than `min.insync.replicas`."""
 
     def bound(self: LeaderState, end: int) -> int:
         return min(end, *(follower.end for follower in self.counted), end)
@@ -115,7 +115,7 @@ def commit_with_too_few(patch: pytest.MonkeyPatch) -> None:
 
 
 def report_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
-    """R11: a follower fetches on before what it has is synced."""
+    """R11: a follower fetches further before its records are synced."""
     patch.setattr(ReplicaFetcher, "wait_for", lambda _self, _replica: None)
 
 
@@ -173,7 +173,7 @@ def commit_in_any_epoch(patch: pytest.MonkeyPatch) -> None:
 
 
 def give_what_another_still_has(patch: pytest.MonkeyPatch) -> None:
-    """A member's partitions are another's before it has let go."""
+    """A member's partitions are assigned to another before they are revoked."""
     patch.setattr(ConsumerGroup, "free_for", lambda _self, _member_id: lambda places: places)
 
 
@@ -230,7 +230,7 @@ def leave_an_end_to_who_decided_it(patch: pytest.MonkeyPatch) -> None:
 
 
 def carry_out_an_end_before_it_counts(patch: pytest.MonkeyPatch) -> None:
-    """R18: markers are sent as soon as Prepare… is decided."""
+    """R18: markers are sent before Prepare… is committed."""
     write = TransactionShard.write
 
     def write_and_go_on(self: TransactionShard, records: Any, answers: Any = ()) -> None:
@@ -243,7 +243,7 @@ def carry_out_an_end_before_it_counts(patch: pytest.MonkeyPatch) -> None:
 
 
 def verify_nothing(patch: pytest.MonkeyPatch) -> None:
-    """R17: the leader takes it for granted that partitions were added (version 1)."""
+    """R17: the leader assumes that partitions were added (transactions v1)."""
     verify = TxnVerification.verify
 
     def believe(self: TxnVerification, producer: Any, replicas: Any, *, adds: bool, done: Any) -> None:
@@ -261,17 +261,17 @@ def read_beyond_the_last_stable_offset(patch: pytest.MonkeyPatch) -> None:
 
 
 def tell_nobody_of_aborted_transactions(patch: pytest.MonkeyPatch) -> None:
-    """R19: an answer has no list of them."""
+    """R19: a response has no list of aborted transactions."""
     patch.setattr(PartitionLog, "aborted", lambda *_arguments: [])
 
 
 def keep_the_epoch(patch: pytest.MonkeyPatch) -> None:
-    """R17: the end of a transaction of version 2 does not raise the epoch."""
+    """R17: the end of a transaction v2 does not raise the epoch."""
     patch.setattr(end_txn, "min", lambda raised, _most: raised - 1, raising=False)
 
 
 def take_markers_of_any_coordinator(patch: pytest.MonkeyPatch) -> None:
-    """R18: nobody looks at the epoch of the coordinator that sends a marker."""
+    """R18: the coordinator epoch of a marker is not checked."""
     check = LogProducers.check_marker
 
     def check_marker(
@@ -283,12 +283,12 @@ def take_markers_of_any_coordinator(patch: pytest.MonkeyPatch) -> None:
 
 
 def take_markers_of_any_epoch(patch: pytest.MonkeyPatch) -> None:
-    """R17: a marker may be that of an earlier transaction of its producer."""
+    """R17: a marker may belong to an earlier transaction of its producer."""
     patch.setattr(LogProducers, "check_marker", lambda *_arguments, **_more: None)
 
 
 def forget_pending_offsets(patch: pytest.MonkeyPatch) -> None:
-    """R16: a coordinator of groups that loads passes over what awaits a marker."""
+    """R16: a group coordinator that loads ignores pending transactional offsets."""
     patch.setattr(GroupPartition, "replay_transactional", lambda *_arguments: None)
 
 
@@ -330,14 +330,14 @@ _MOVES = ClusterOptions(
     transactions=False,
     kinds=("kill", "suspect", "isolate", "one_way", "stop"),
 )
-#: Coordinators write what nobody fetches, and are deposed before they hear of it.
+#: Coordinators write without followers, and are deposed before they know it.
 _CUTS = ClusterOptions(
     brokers=3, faults=60, groups=True, transactions=False, kinds=("one_way", "isolate", "split", "suspect")
 )
 
 
 _TRANSACTIONS = ClusterOptions(brokers=3, transactions=True, groups=False)
-#: Coordinators and leaders move again and again, and what they were asked arrives late.
+#: Coordinators and leaders move again and again, and requests to them arrive late.
 _ENDS = ClusterOptions(
     brokers=3, faults=40, transactions=True, groups=False,
     kinds=("kill", "suspect", "isolate", "one_way", "stop", "cut_client", "pause"),
@@ -346,7 +346,7 @@ _ENDS = ClusterOptions(
 
 class Bug(NamedTuple):
     patch: Patch
-    #: Found in this many seeds, several times over when it was set: stories change with whatever is changed.
+    #: A multiple of the seeds that it took when the bound was set: runs change with the code.
     seeds_max: int
     options: ClusterOptions = ClusterOptions(transactions=False)
 
@@ -384,7 +384,7 @@ BUGS = (
 )
 
 
-#: Bugs that take so few seeds at most are looked for with every change.
+#: Bugs that need at most this many seeds are searched for with every change.
 _FEW = 5
 FOUND_AT_ONCE = tuple(bug for bug in BUGS if bug.seeds_max <= _FEW)
 FOUND_LATER = tuple(bug for bug in BUGS if bug.seeds_max > _FEW)
@@ -401,7 +401,7 @@ WITHOUT_BUGS = {
 
 
 def find(bug: Bug, patch: pytest.MonkeyPatch) -> None:
-    """Fails unless the bug is found in as many seeds as it may take."""
+    """Fails unless the bug is found within its bound of seeds."""
     bug.patch(patch)
     for seed in range(1, bug.seeds_max + 1):
         try:

@@ -1,5 +1,5 @@
-"""What short stories in the simulation are told with: a client that waits for its answers, and a node with
-two log directories.
+"""Helpers for stories in the simulation: a client that waits for its responses, and a node with two log
+directories.
 """
 
 from random import Random
@@ -15,7 +15,7 @@ from testkit.sim.world import World
 
 
 class Caller(Client):
-    """Asks one thing at a time and waits for the answer."""
+    """Sends one request at a time and waits for the response."""
 
     def call(self, api_key: int, body: dict[str, Any]) -> Any:
         answers: list[Any] = []
@@ -34,7 +34,7 @@ class Caller(Client):
         return topic_id
 
     def produce(self, topic_id: bytes, value: bytes, key: bytes | None = None) -> int:
-        """Append one record; the error code."""
+        """Append one record; returns the error code."""
         batch = encode_batch([Record(0, self.world.now_ms, key, value)])
         rows = [{"topic_id": topic_id, "partition_data": [{"index": 0, "records": batch}]}]
         body = {"transactional_id": None, "acks": -1, "timeout": 9999, "topic_data": rows}
@@ -42,7 +42,7 @@ class Caller(Client):
         return code
 
     def read(self, topic_id: bytes) -> list[bytes | None]:
-        """The values of a topic's partition, in order."""
+        """The values of a partition, in order."""
         return [record.value for record in self.records(topic_id)]
 
     def records(self, topic_id: bytes) -> list[Record]:
@@ -66,7 +66,7 @@ CONFIG = BrokerConfig.from_properties({"node.id": "1", "log.dirs": f"{DATA_DIR},
 
 
 class Story:
-    """A node on a disk that loses its power, and a caller that asks it one thing at a time."""
+    """A node on a disk with power cuts, and a caller that sends one request at a time."""
 
     def __init__(
         self, seed: int, config: BrokerConfig, *, is_strict: bool, ignored_site: str | None = None
@@ -132,7 +132,7 @@ class TwoDirectories(Story):
             assert number < 200, "the move does not end"
 
     def check(self) -> None:
-        # In order, each once; what was not acknowledged may be there or not.
+        # In order, each once; unacknowledged values may be there or not.
         known = set(self.acknowledged)
         assert [value for value in self.caller.read(self.topic_id) if value in known] == self.acknowledged
         live = [path for path in (DATA_DIR, OTHER_DIR) if "t-0" in self.disk.list(path)]
@@ -140,10 +140,10 @@ class TwoDirectories(Story):
 
 
 def cut_at_each_step(seed: int, *, is_strict: bool, ignored_site: str | None = None) -> int:
-    """Move a partition, with a power cut before the first step, before the second, … until it is done; how
-    many there are.
+    """Move a partition, with a power cut before the first step, before the second, … until it is done;
+    returns the number of steps.
 
-    After each cut, and after another, everything that was acknowledged must be in one log.
+    After each cut, and after another, everything acknowledged must be in one log.
     """
     step, is_over = 1, False
     while not is_over:
@@ -159,7 +159,7 @@ def cut_at_each_step(seed: int, *, is_strict: bool, ignored_site: str | None = N
             pass
         story.cut_and_start()
         story.check()
-        # A move that began is taken up again; one that was never written down is not.
+        # A move that was stored is continued; another one is not.
         if (
             story.node.broker.log_dir_moves.of(story.node.broker.partitions.by_name["t"].replicas[0])
             is not None
@@ -199,9 +199,7 @@ class Compacted(Story):
                 self.newest[key] = value
 
     def check(self) -> None:
-        """The last record of each key is the newest that was acknowledged, or one that was never answered
-        after it.
-        """
+        """The last record of each key is the newest acknowledged one, or a later unanswered one."""
         found = self.caller.records(self.topic_id)
         last = {record.key: record.value for record in found}
         values = {record.value for record in found}
@@ -210,7 +208,7 @@ class Compacted(Story):
 
 
 def cut_a_compaction(seed: int, ignored_site: str | None = None) -> None:
-    """Compact a log, with a power cut before each step of it in turn, and another one after the next start."""
+    """Compact a log, with a power cut before each step, and another one after the next start."""
     step, is_over = 1, False
     while not is_over:
         story = Compacted(seed, ignored_site=ignored_site)

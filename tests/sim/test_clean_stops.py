@@ -1,4 +1,4 @@
-"""A clean stop while the controller changes: a broker hands over what it leads and ends, well before its
+"""A clean shutdown while the controller changes: a broker hands over leadership and ends, well before its
 limit of 10 s.
 """
 
@@ -8,7 +8,7 @@ from testkit.sim.member import Member
 from testkit.sim.quiet import Quiet
 
 SEEDS = range(5)
-#: The hand-over limit is 10 s; these take no more than a session, or a few attempts.
+#: The limit of a controlled shutdown is 10 s; these take no more than a session timeout, or a few attempts.
 SOON_MS = 3_000
 
 
@@ -24,7 +24,7 @@ def controller(quiet: Quiet) -> int:
 
 
 def stop_at_once(quiet: Quiet, *node_ids: int) -> int:
-    """Tell these to stop at the same moment; how long the last one took."""
+    """Stop these at the same time; returns how long the last one took."""
     stopped: list[int] = []
     stopping: list[Member] = [quiet.members.pop(node_id) for node_id in node_ids]
     for member in stopping:
@@ -34,7 +34,7 @@ def stop_at_once(quiet: Quiet, *node_ids: int) -> int:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_last_broker_stops_right_behind_its_controller(seed: int) -> None:
-    """It has not heard of that end yet, and nobody is left to control."""
+    """It does not know of that end yet, and there is no other controller."""
     quiet = started(seed, 2)
     first = controller(quiet)
     quiet.stop(first)
@@ -70,7 +70,7 @@ def test_a_controller_stops_that_was_deposed_and_does_not_know(seed: int) -> Non
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("is_controller", [False, True])
 def test_a_broker_stops_whose_session_ended(seed: int, is_controller: bool) -> None:
-    """Its life is over: others have taken over by themselves, and there is nothing to ask for."""
+    """Its session has expired: others have taken over, and there is nothing to request."""
     quiet = started(seed)
     head = controller(quiet)
     node_id = head if is_controller else next(node for node in quiet.members if node != head)

@@ -1,9 +1,8 @@
-"""A simulated cluster holds what it promises: forty seeds of sixty seconds, in each of which twenty things go
-wrong.
+"""A simulated cluster keeps its guarantees: forty seeds of sixty seconds, each with twenty faults.
 
-In every third of them there are consumer groups, in every fourth transactions. `make sim SEEDS=1-5000` runs
-more. What every step is checked for is in `testing/sim/invariants.py`, `group_invariants.py` and
-`transaction_invariants.py`, and in the checkers of histories.
+Every third seed has consumer groups, every fourth transactions. `make sim SEEDS=1-5000` runs more. The checks
+of every step are in `testkit/sim/invariants.py`, `group_invariants.py` and `transaction_invariants.py`, and
+in the checkers of histories.
 """
 
 import os
@@ -20,8 +19,7 @@ from testkit.sim.scenario import Failure
 SEEDS = 40
 CHUNK = 5
 EVENTS_MAX = 10_000
-#: With groups, which have to settle once everything is mended, or transactions, some of which must end by
-#: their time-out.
+#: With groups, which must settle after the repair, or transactions, some of which must time out.
 GROUP_EVENTS_MAX = 16_000
 
 
@@ -33,7 +31,7 @@ def test_nothing_acknowledged_is_lost(first: int) -> None:
     for seed in range(first, first + CHUNK):
         outcome = run_cluster(seed)
         if seed % 4 == 2:
-            # With transactions the events of half the time are enough for a story.
+            # With transactions half of the time has enough events.
             assert outcome.faults.total() > 4
         else:
             faults.append(outcome.faults.total())
@@ -48,9 +46,7 @@ def test_nothing_acknowledged_is_lost(first: int) -> None:
 
 
 def test_a_false_suspicion_costs_an_election_never_data() -> None:
-    """Brokers that are well are taken for dead again and again, the controller too: they are fenced, and come
-    back.
-    """
+    """Healthy brokers are suspected again and again, the controller too: they are fenced, and return."""
     elections = fenced = 0
     for seed in range(201, 207):
         cluster = Cluster(seed, ClusterOptions(kinds=("suspect", "usurp"), transactions=False), traced=True)
@@ -62,7 +58,7 @@ def test_a_false_suspicion_costs_an_election_never_data() -> None:
 
 
 def test_groups_hold_while_their_coordinators_move() -> None:
-    """Nothing but deaths and suspicions, so that coordinators move all the time."""
+    """Only deaths and suspicions, so that coordinators move all the time."""
     commits = 0
     for seed in range(401, 404):
         kinds = ("kill", "suspect", "stop", "isolate")
@@ -71,14 +67,14 @@ def test_groups_hold_while_their_coordinators_move() -> None:
 
 
 def test_a_broker_alone_keeps_its_transactions() -> None:
-    """What was decided is carried out after the next start."""
+    """Decisions are carried out after the next start."""
     kinds = ("kill", "cut_power", "stop", "pause", "cut_client")
     options = ClusterOptions(brokers=1, kinds=kinds, transactions=True, groups=False)
     assert sum(run_cluster(seed, options).transactions for seed in (601, 602)) > 30
 
 
 def test_a_broker_alone_keeps_its_groups() -> None:
-    """Nobody else can take over: what a coordinator knew is what its log says after the next start."""
+    """No other broker can take over: after the next start the coordinator has the state of its log."""
     commits = 0
     for seed in range(501, 504):
         kinds = ("kill", "cut_power", "stop", "pause", "drop")
@@ -87,7 +83,7 @@ def test_a_broker_alone_keeps_its_groups() -> None:
 
 
 def test_with_all_but_one_dead_a_topic_of_min_isr_1_still_serves() -> None:
-    """Kills alone, in small clusters: most of the time somebody is missing."""
+    """Kills only, in small clusters: most of the time some broker is missing."""
     for seed in range(301, 304):
         options = ClusterOptions(brokers=3, faults=40, kinds=("kill",), transactions=False)
         assert run_cluster(seed, options).acknowledged > 100
@@ -113,7 +109,7 @@ def test_the_story_does_not_depend_on_the_hash_seed(seed: int) -> None:
 def test_a_failure_says_how_to_see_it_again(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # A broker that never finds out that it was fenced.
+    # A broker that never learns that it was fenced.
     monkeypatch.setattr(BrokerLifecycle, "_register", lambda _self: None)
     options = ClusterOptions(seconds=5, faults=3, brokers=3, kinds=("kill", "suspect"))
     with pytest.raises(Failure) as raised:

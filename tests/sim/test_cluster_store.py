@@ -1,4 +1,4 @@
-"""The simulated store keeps the promises of `ports/store.py`, whatever happens to connections and sessions."""
+"""The simulated store keeps the guarantees of `ports/store.py`, whatever happens to connections and sessions."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ TIMEOUT_MS = 3000
 
 
 class Node:
-    """A scripted member: notes what it is told, and can be paused."""
+    """A scripted member: records its events, and can be paused."""
 
     def __init__(self, ensemble: Ensemble, node_id: int) -> None:
         self.world = ensemble.world
@@ -198,7 +198,7 @@ def test_a_paused_node_hears_of_its_end_when_it_wakes() -> None:
     one.resume()
     until(one.world, lambda: "back" in one.told)
     assert one.told == ["restored", "suspended", "lost", "back"] and one.live == ()
-    # A short sleep goes unnoticed.
+    # A short pause goes unnoticed.
     two.register()
     two.pause()
     deadline_ms = two.world.now_ms + TIMEOUT_MS // 3

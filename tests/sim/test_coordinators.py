@@ -1,5 +1,5 @@
-"""Coordinators move with their partitions: members and offsets are intact afterwards, and nobody hears of
-what could be lost.
+"""Coordinators move with their partitions: members and offsets are intact afterwards, and nothing uncommitted
+is visible.
 """
 
 from typing import Any
@@ -24,7 +24,7 @@ class Cluster(Quiet):
         self.create("t", tuple(range(1, count + 1)))
 
     def find(self, group: str = "g") -> int:
-        """Ask anybody until there is a coordinator."""
+        """Ask any broker until there is a coordinator."""
         for _ in range(100):
             node_id = next(iter(self.members))
             row = self.call(node_id, FIND, 4, {"key_type": 0, "coordinator_keys": [group]}).coordinators[0]
@@ -34,7 +34,7 @@ class Cluster(Quiet):
         raise AssertionError("no coordinator")
 
     def insist(self, key: int, version: int, body: dict[str, Any], code_of: Any) -> Any:
-        """Ask the coordinator, whoever it is by now, until it has answered."""
+        """Ask the current coordinator until it has answered."""
         for _ in range(100):
             answers = self.ask(self.find(), key, version, body)
             self.until(lambda answers=answers: bool(answers))  # type: ignore[misc]
@@ -86,7 +86,7 @@ class Cluster(Quiet):
         return self.insist(CONSUMER_HEARTBEAT, 1, body, lambda answer: answer.error_code)
 
     def settle(self) -> str:
-        """One member with an assignment; its id."""
+        """One member with an assignment; returns its id."""
         member_id = str(self.join().member_id)
         assert self.join(member_id).generation_id == 1
         body = {
@@ -150,7 +150,7 @@ def test_the_topic_waits_for_enough_brokers() -> None:
 
 
 def test_nothing_is_told_that_the_next_coordinator_may_not_know() -> None:
-    """A coordinator that nobody follows any more neither acknowledges nor shows what it has written."""
+    """A coordinator without followers neither acknowledges nor shows what it has written."""
     cluster = Cluster()
     first = cluster.find()
     member_id = cluster.settle()
@@ -177,7 +177,7 @@ def test_nothing_is_told_that_the_next_coordinator_may_not_know() -> None:
     assert not written and not read
     controller = cluster.members[others[0]].broker.lifecycle.controller_id
     if controller == first:
-        # It would go on as the leader: another controller has to be elected, which elects another leader.
+        # It would stay the leader: another controller has to be elected, which elects another leader.
         cluster.members[first].client.expire()
     else:
         cluster.members[controller].suspect(first)
@@ -190,9 +190,7 @@ def test_nothing_is_told_that_the_next_coordinator_may_not_know() -> None:
 
 
 def test_a_consumer_group_goes_on_where_another_coordinator_left_it() -> None:
-    """A member is told to give up by one coordinator, and its partition is given to another member by the
-    next.
-    """
+    """One coordinator asks a member to revoke, and the next one assigns its partition to another member."""
     cluster = Cluster()
     first = cluster.find()
     one = cluster.consumer_heartbeat("one", 0)
@@ -209,8 +207,8 @@ def test_a_consumer_group_goes_on_where_another_coordinator_left_it() -> None:
 
 
 def test_a_topic_made_anew_has_nothing_of_the_one_before() -> None:
-    """It is deleted while its group's coordinator cannot write: the offset that is left is not the new
-    topic's.
+    """It is deleted while its group coordinator cannot write: the old offset does not belong to the new
+    topic.
     """
     cluster = Cluster(offsets_retention_check_interval_ms="60000")
     first = cluster.find()

@@ -1,6 +1,4 @@
-"""A broker that cannot reach the store while everybody else can: its clients must not be told for ever that
-it leads.
-"""
+"""A broker that cannot reach the store while all others can: it must not claim leadership without end."""
 
 from testkit.sim.quiet import Quiet
 
@@ -14,7 +12,7 @@ def test_a_leader_that_is_cut_off_from_the_store_sends_its_clients_away() -> Non
     quiet.write("t", b"one")
     alone = quiet.members[1]
     alone.client.cut()
-    # Its session ends, and others lead; it does not hear of that, and serves on until its peers have told it.
+    # Its session expires, and others lead; it does not know, and serves until other brokers tell it.
     quiet.until(lambda: quiet.members[2].broker.image.topics["t"].partitions[0].leader in (2, 3))
     assert alone.broker.image.topics["t"].partitions[0].leader == 1
     quiet.until(lambda: not alone.broker.lifecycle.is_serving, 20_000)

@@ -1,4 +1,4 @@
-"""The simulator can fail: a bug that it meets in nearly every story is found."""
+"""The simulator can fail: a bug that shows in nearly every run is found."""
 
 import pytest
 

@@ -24,7 +24,7 @@ def named(disk: SimDisk, path: str, data: bytes) -> None:
 
 
 def outcomes(change: Callable[[SimDisk], object], look: Callable[[SimDisk], object]) -> set[object]:
-    """What a nasty power cut may leave of an unsynced change."""
+    """What may remain of an unsynced change after a power cut of a nasty disk."""
     seen = set()
     for seed in range(300):
         disk = made(strict=False, seed=seed)

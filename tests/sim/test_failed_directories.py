@@ -1,5 +1,5 @@
-"""A broker of a cluster loses one of its log directories, or finds a log damaged: others lead, nothing that
-counts is lost (R12).
+"""A broker of a cluster loses one of its log directories, or finds a damaged log: others lead, and no
+committed record is lost (R12).
 """
 
 import pytest
@@ -13,7 +13,7 @@ METADATA = 3
 
 
 def with_directories(**settings: str) -> Quiet:
-    """Partition 0 lies in another directory of broker 1 than partition 1; broker 1 leads both, and broker 2
+    """Partition 0 is in another directory of broker 1 than partition 1; broker 1 leads both, and broker 2
     leads 2 and 3.
     """
     both = {node: {"log.dirs": f"{DATA_DIR},{OTHER_DIR}"} for node in (1, 2, 3)}
@@ -53,7 +53,7 @@ def test_a_directory_that_fails_takes_no_partition_with_it() -> None:
     for number in led:
         assert quiet.leader("t", number) == 2
     for number in followed:
-        # The leader goes on in its epoch, without this member.
+        # The leader continues in its epoch, without this member.
         assert (quiet.leader("t", number), quiet.partition("t", number).leader_epoch) == (2, epochs[number])
     for number in kept:
         assert quiet.partition("t", number).isr in ((1, 2, 3), (2, 1, 3))
@@ -63,7 +63,7 @@ def test_a_directory_that_fails_takes_no_partition_with_it() -> None:
             lambda number=number: quiet.replica(quiet.leader("t", number), "t", number).leading is not None
         )
         assert quiet.write("t", b"more", number=number) == 1
-    # Whoever asks this broker hears that it has nothing to do with them.
+    # Requests to this broker are refused.
     quiet.until(
         lambda: quiet.members[1].broker.image.partition(quiet.partition("t").topic_id, lost[0]).leader == 2
     )
@@ -90,12 +90,12 @@ def test_after_a_restart_with_a_new_disk_everything_is_fetched_anew() -> None:
 
 @pytest.mark.parametrize("policy", ["durable", "page-cache"])
 def test_a_disk_that_was_replaced_while_the_broker_was_down_does_not_lead(policy: str) -> None:
-    """Nobody noticed it fail: without a look at the directories an empty log would lead, and others cut
-    theirs to it.
+    """Nobody noticed the failure: without a check of the directories an empty log would lead, and others
+    would truncate theirs.
     """
     quiet = with_directories(flush_policy=policy)
     failed = home(quiet, 0)
-    # It is gone and back before anybody has taken it out of the ISR.
+    # It is gone and back before it was removed from the ISR.
     quiet.kill(1)
     quiet.disks[1].remove_dir(failed)
     quiet.start(1)
@@ -114,11 +114,11 @@ def test_the_last_one_in_sync_waits_for_who_is_eligible() -> None:
     for node in (2, 3):
         quiet.kill(node)
     quiet.until(lambda: quiet.partition("t").isr == (1,))
-    # Whoever was in sync when the ISR became too small has everything that counts.
+    # The replicas that were in sync when the ISR became too small have all committed records.
     assert quiet.partition("t").eligible == (3,)
     fail(quiet, home(quiet, 0))
     quiet.run(2000)
-    # Nobody is there to lead it.
+    # No replica can lead it.
     assert quiet.partition("t").isr == (1,)
     assert quiet.fetch(1, "t", 0).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     quiet.start(3)
@@ -129,7 +129,7 @@ def test_the_last_one_in_sync_waits_for_who_is_eligible() -> None:
 
 
 def test_r12_a_log_that_is_cut_below_its_recovery_point_does_not_lead() -> None:
-    """Its registration says so: it leaves the ISR of durable topics too, and fetches again what it lacks."""
+    """Its registration says so: it leaves the ISR of durable topics too, and fetches what it lacks."""
     quiet = with_directories(flush_policy="durable")
     leader = quiet.leader("t")
     assert leader == 1
@@ -162,7 +162,7 @@ def test_r12_a_log_that_is_cut_below_its_recovery_point_does_not_lead() -> None:
 def test_r12_damage_that_shows_when_a_log_is_first_needed(
     damage: str, when: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a clean stop logs are opened late: perhaps the broker serves already, and leads."""
+    """After a clean shutdown logs are opened late: the broker may already serve, and lead."""
     quiet = with_directories()
     log = quiet.replica(1, "t").log
     for node in (3, 2, 1):
@@ -176,9 +176,9 @@ def test_r12_damage_that_shows_when_a_log_is_first_needed(
     else:
         disk.remove(f"{log.directory}/{'0' * 20}.log")
     if when == "after that":
-        # As with ten thousand partitions: nothing is opened that nobody has asked for yet.
+        # As with ten thousand partitions: only requested logs are opened.
         monkeypatch.setattr(LocalPartitions, "create_logs", lambda _self: False)
-    # The one that led is back first, and leads no more: broker 2 has everything.
+    # The former leader is back first, and does not lead: broker 2 has everything.
     quiet.start(1)
     quiet.until(lambda: quiet.members[1].joined)
     rows = quiet.produce(1, "t", b"never", acks=1)
@@ -213,7 +213,7 @@ def test_r12_where_nobody_has_more_what_is_left_is_led() -> None:
 
 
 def test_a_topic_that_was_made_anew_meanwhile_is_no_damage() -> None:
-    """The checkpoints know partitions by name: the log that is missing is of another topic."""
+    """The checkpoints have partitions by name: the missing log is of another topic."""
     quiet = with_directories()
     quiet.create("other", (3, 1), (1, 3))
     for member in quiet.members.values():

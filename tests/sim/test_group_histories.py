@@ -1,4 +1,4 @@
-"""The checkers of groups can fail: each anomaly has a history that makes it fire, and one beside it that does
+"""The checkers of groups can fail: each anomaly has a history that triggers it, and a similar one that does
 not.
 """
 
@@ -65,7 +65,7 @@ def test_a_commit_without_an_answer_counts_once_it_is_seen() -> None:
     saw(history, "b")
     with pytest.raises(Anomaly, match="offset-regression"):
         saw(history, "a")
-    # Until then it may come at any time, even after a later one.
+    # Until then it may take effect at any time, even after a later one.
     history.commit("c", 0)
     committed(history, "d")
     saw(history, "c")
@@ -104,7 +104,7 @@ def test_a_partition_is_not_given_to_another_while_somebody_has_it() -> None:
         owners.take("b", "b1", [P], 99, 200)
     owners.release("a", [P])
     owners.take("b", "b1", [P], 99, 200)
-    # Its time is over, and an answer that comes now does not change that.
+    # Its session is over, and a response that arrives now does not change that.
     owners.heard("a", 100, 300)
     owners.take("b", "b1", [Q], 101, 200)
 
@@ -176,7 +176,7 @@ def test_the_log_lets_nothing_go_back() -> None:
     invariants.committed(0, 1, batch(generation(3), generation(4)))
     with pytest.raises(Anomaly, match="epoch-regression: g: the generation goes from 4 to 3"):
         invariants.committed(0, 2, batch(generation(3)))
-    # What was deleted begins anew.
+    # A deleted group starts again.
     invariants.committed(0, 3, batch(Record((GROUP_METADATA, "g"), None), generation(1)))
     first = Record((CONSUMER_GROUP_METADATA, "k"), {"epoch": 1, "metadata_hash": 0})
     invariants.committed(0, 5, batch(first, held("a", 5, 0)))
@@ -187,7 +187,7 @@ def test_the_log_lets_nothing_go_back() -> None:
 def test_the_log_lets_no_two_hold_a_partition() -> None:
     invariants = GroupInvariants()
     invariants.committed(0, 0, batch(held("a", 1, 0, 1)))
-    # Within a batch it may look so.
+    # Within a batch this is allowed.
     invariants.committed(0, 2, batch(held("b", 1, 1), held("a", 2, 0)))
     with pytest.raises(Anomaly, match="two-owners: k: 7474-1 is held by a and b"):
         invariants.committed(0, 3, batch(held("a", 3, 0, 1)))

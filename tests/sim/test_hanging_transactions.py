@@ -1,11 +1,9 @@
-"""Abort markers of clients in a cluster: the leader of the partition asks all coordinators, wherever they
-are.
-"""
+"""Abort markers of clients in a cluster: the partition leader asks all coordinators, on any broker."""
 
 import pytest
 
 from ottla.model.errors import ErrorCode
-from tests.sim.transacting import TOPIC, Cluster, Tx
+from tests.sim.transaction_cluster import TOPIC, Cluster, Tx
 
 WRITE_MARKERS = 27
 
@@ -27,7 +25,7 @@ def begin(cluster: Cluster) -> Tx:
 
 
 def forget(cluster: Cluster) -> None:
-    """No coordinator knows anything any more."""
+    """No coordinator has any state."""
     for member in cluster.members.values():
         for shard in member.broker.transactions.shards:
             shard.listed = lambda _wanted: []  # type: ignore[method-assign]
@@ -57,7 +55,7 @@ def test_with_a_coordinator_away_nothing_is_known() -> None:
     forget(cluster)
     leaders = {each.leader for each in cluster.ensemble.image.topics[TOPIC].partitions}
     away = next(node for node in leaders if node != cluster.leader("t", 0))
-    # It stands still, and nobody has missed it yet.
+    # It is paused, and nobody has noticed yet.
     cluster.members[away].pause()
     assert abort(cluster, tx, 0) == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert not cluster.is_stable(0)

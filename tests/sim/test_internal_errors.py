@@ -1,9 +1,9 @@
-"""An exception in any handler, answer, timer, effect or callback stays with its own request, in a simulated
-cluster.
+"""An exception in any handler, response, timer, effect or callback affects only its own request, in a
+simulated cluster.
 
 `tests/sabotage.py` finds the places and raises in them, in brokers that produce, replicate, elect, coordinate
 groups and transactions. Then it stops, and the cluster must come to rest by itself: every replica in sync,
-every client answered, nothing acknowledged lost.
+every client answered, no acknowledged record lost.
 """
 
 from collections import Counter
@@ -17,7 +17,7 @@ from testkit.sim.cluster import Cluster, ClusterOptions
 from testkit.sim.member import Member
 from tests.sabotage import Sabotage, timed_classes
 
-#: What one site may be hit in a run, and how likely a visit is to be one.
+#: How often one site may fail in a run, and the probability per visit.
 HITS_MAX = 3
 SHARE = 0.05
 
@@ -28,7 +28,7 @@ def run(monkeypatch: pytest.MonkeyPatch, seed: int, options: ClusterOptions) -> 
     hits: Counter[str] = Counter()
 
     def decide(site: str) -> bool:
-        # Not while a broker begins: one that cannot register says so and ends.
+        # Not while a broker starts: one that cannot register logs it and exits.
         if site == "effect REGISTER":
             return False
         if cluster.is_healed or cluster.world.events < 300 or hits[site] >= HITS_MAX:
@@ -38,7 +38,7 @@ def run(monkeypatch: pytest.MonkeyPatch, seed: int, options: ClusterOptions) -> 
             return True
         return False
 
-    # All of it, for whoever reads the trace of a failure.
+    # All of it, for the trace of a failure.
     monkeypatch.setattr(isolation, "_LOG_EVERY_MS", 0)
     sabotage = Sabotage(monkeypatch, decide)
     perform = Member._perform
@@ -54,23 +54,21 @@ def run(monkeypatch: pytest.MonkeyPatch, seed: int, options: ClusterOptions) -> 
 @pytest.mark.timeout(300)
 def test_a_cluster_outlives_errors_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     raised: Counter[str] = Counter()
-    # In 544 an answer is lost that tells a member to give up partitions: its time began to run with that
-    # answer.
+    # In seed 544 a response is lost that asks a member to revoke partitions: its time began with that
+    # response.
     for seed in (*range(301, 308), 544):
         with monkeypatch.context() as patch:
             raised += run(
                 patch, seed, ClusterOptions(faults=4, groups=seed % 2 == 0, transactions=seed % 2 == 1)
             ).raised
-    # Most places that a cluster has were hit, of each kind; those of single brokers and of admins have tests
-    # of their own.
+    # Most places of a cluster were hit, of each kind; those of single brokers and of admin requests have
+    # their own tests.
     for kind, least in (("handler ", 12), ("answer ", 8), ("timer ", 8), ("effect ", 5), ("callback ", 4)):
         assert len({site for site in raised if site.startswith(kind)}) >= least, (kind, raised)
 
 
 def test_all_classes_with_deadlines_are_known() -> None:
-    """One that is added is sabotaged above; here it is looked at once by a person, whether a failure leaves
-    nobody waiting.
-    """
+    """A new place is sabotaged above; here a person checks once that its failure leaves nobody waiting."""
     assert {each.__name__ for each in timed_classes()} == {
         "Alarm", "Attempts", "ClassicMember", "CommitWait", "ConsumerMember", "DelayedProduce", "FetchSession", "Held", "Later", "PartitionWalk", "Periodic",
     }  # fmt: skip

@@ -1,7 +1,7 @@
-"""A partition moves to another log directory, and the power is cut before every single step of it.
+"""A partition moves to another log directory, and the power is cut before every single step.
 
-Whatever a start finds then, it serves one log that holds everything acknowledged: the old one or the new one,
-never none, never both; and the move goes on to its end.
+After each start there is one log with everything acknowledged: the old one or the new one, never none, never
+both; and the move completes.
 """
 
 import pytest
@@ -55,7 +55,7 @@ def test_the_directory_of_the_source_fails_and_the_copy_is_not_taken_for_the_log
     story = TwoDirectories(1, is_strict=True)
     source = story.home()
     target = OTHER_DIR if source == DATA_DIR else DATA_DIR
-    # The copy is begun, and does not get far.
+    # The copy has begun, and does not get far.
     story.move(target)
     while not any(name.endswith("-future") for name in story.disk.list(target)):
         assert story.world.step()

@@ -1,5 +1,5 @@
-"""Consumers read from a replica in their own rack (KIP-392), below its own high watermark (R9); whoever asks
-the wrong broker hears who leads (KIP-951).
+"""Consumers read from a replica in their own rack (KIP-392), below its own high watermark (R9); another
+broker returns the leader (KIP-951).
 """
 
 import pytest
@@ -57,7 +57,7 @@ def test_nobody_is_sent_to_a_replica_that_lacks_the_offset_or_is_not_in_sync() -
     quiet = racks()
     quiet.cut(1, 3)
     quiet.write("t", b"three", acks=1)
-    # It is in the ISR yet, but the offset is not there.
+    # It is still in the ISR, but does not have the offset.
     assert quiet.partition("t").isr == (1, 2, 3)
     assert quiet.fetch(1, "t", 3, rack_id="c").preferred_read_replica == -1
     assert quiet.fetch(1, "t", 2, rack_id="c").preferred_read_replica == 3
@@ -73,7 +73,7 @@ def test_r9_a_follower_serves_below_its_own_high_watermark_only() -> None:
     quiet.create("t", (1, 2, 3), min_insync_replicas="2")
     quiet.write("t", b"one")
     quiet.until(lambda: quiet.replica(2, "t").high_watermark == 1)
-    # Broker 3 is cut off and still in the ISR: what broker 2 has does not count.
+    # Broker 3 is cut off and still in the ISR: the records of broker 2 are not committed.
     quiet.cut(1, 3)
     rows = quiet.produce(1, "t", b"two")
     quiet.until(lambda: quiet.replica(2, "t").log.next_offset == 2)
@@ -89,7 +89,7 @@ def test_what_a_follower_lacks_yet_resets_no_consumer() -> None:
     quiet.cut(1, 2)
     quiet.write("t", b"three", acks=1)
     assert quiet.fetch(2, "t", 3).error_code == ErrorCode.OFFSET_NOT_AVAILABLE
-    # Whether an offset exists the leader knows.
+    # Only the leader knows whether an offset exists.
     assert quiet.fetch(1, "t", 4).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
@@ -101,7 +101,7 @@ def test_old_consumers_read_from_the_leader_only(version: int) -> None:
 
 
 def test_a_consumer_of_a_follower_need_not_wait_for_the_next_fetch() -> None:
-    """The leader answers a follower's fetch when the high watermark moves, instead of half a second later."""
+    """The leader answers a follower's fetch when the high watermark advances, instead of half a second later."""
 
     def latency_ms(selector: str) -> int:
         quiet = racks(selector)
@@ -128,7 +128,7 @@ def test_a_fetch_at_the_wrong_broker_hears_who_leads_and_where() -> None:
     assert (row.current_leader.leader_id, row.current_leader.leader_epoch) == (1, 0)
     (node,) = answer.node_endpoints
     assert (node.node_id, node.host, node.port, node.rack) == (1, "b1", 9092, "a")
-    # Version 12 has the leader, and no place for addresses.
+    # Version 12 has the leader, but no addresses.
     answer = quiet.call(2, ApiKey.FETCH, 12, quiet.fetch_body("u", 0))
     assert answer.responses[0].partitions[0].current_leader.leader_id == 1
 

@@ -1,5 +1,5 @@
-"""The simulated network: order on one connection, none between two; refused only where nobody listens; cuts
-that mend.
+"""The simulated network: order within a connection, none between two; refused only without a listener;
+repaired cuts.
 """
 
 from ottla.broker.requests.connection import Connection
@@ -9,8 +9,8 @@ from testkit.sim.world import START_MS, World
 
 
 class Echo:
-    """A server that answers each request with its body: a response's header is the correlation id and, here,
-    no tags.
+    """A server that answers each request with its body: a response header is the correlation id and, here, no
+    tags.
     """
 
     def __init__(self, network: Network, node_id: int) -> None:
@@ -92,7 +92,7 @@ def test_what_was_sent_over_a_cut_arrives_when_it_is_mended() -> None:
     network.cut("client", "b1")
     world.later(1000, lambda: network.mend("client", "b1"))
     assert asked(world, lane, b"2", b"3") == [(b"2", None), (b"3", None)]
-    # The other way the request arrives, and its answer does not.
+    # In the other direction the request arrives, and its response does not.
     network.cut("b1", "client")
     assert asked(world, lane, b"4") == [(None, TIMED_OUT)]
     assert server.seen == [b"1", b"2", b"3", b"4"]

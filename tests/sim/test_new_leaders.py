@@ -1,4 +1,4 @@
-"""New leaders: what they tell before they have heard of their followers, and how soon those come."""
+"""New leaders: their answers before they know their followers' positions, and how soon followers fetch."""
 
 from ottla.model.errors import ErrorCode
 from testkit.sim.quiet import Quiet
@@ -14,7 +14,9 @@ def latest(quiet: Quiet, node_id: int, version: int = 7) -> tuple[int, int]:
 
 
 def test_the_end_of_a_log_does_not_go_back_with_a_new_leader() -> None:
-    """KIP-207: it may have records that count and not know it, because followers hear of the watermark last."""
+    """KIP-207: it may have committed records without knowing it, because followers learn of the high
+    watermark last.
+    """
     quiet = Quiet(3)
     quiet.create("t", (1, 2, 3), min_insync_replicas="1")
     quiet.write("t", b"one", b"two")
@@ -23,7 +25,7 @@ def test_the_end_of_a_log_does_not_go_back_with_a_new_leader() -> None:
     assert latest(quiet, 1) == (0, 3)
     new_leader = quiet.replica(2, "t")
     new_leader.high_watermark = 2
-    # The third cannot reach it: nothing says how far the records count.
+    # The third cannot reach it: the high watermark is unknown.
     quiet.cut(2, 3)
     quiet.kill(1)
     quiet.until(lambda: quiet.leader("t") == 2 and new_leader.leading is not None)
@@ -38,7 +40,7 @@ def test_followers_of_a_new_partition_do_not_wait_for_the_polls_of_others_to_end
     quiet = Quiet(3)
     quiet.create("t", (1, 2, 3))
     quiet.write("t", b"one")
-    # Nothing is new: the followers' fetches wait at the leader for half a second.
+    # No new records: the followers' fetches wait at the leader for half a second.
     quiet.run(2000)
     for number in range(5):
         name = f"u{number}"
@@ -82,12 +84,12 @@ def test_nobody_waits_long_for_an_election_that_does_not_come() -> None:
 
 
 def test_a_follower_that_asks_again_hears_of_the_watermark_again() -> None:
-    """What it was told in the epoch before, or while it rested after an error, it has thrown away."""
+    """Notifications of the previous epoch, or during its back-off, were dropped."""
     quiet = Quiet(3)
     quiet.create("t", (1, 2, 3), min_insync_replicas="1")
     quiet.write("t", b"one")
     epoch = quiet.partition("t").leader_epoch
-    # A session beside that of broker 2, in its name.
+    # A second session, in the name of broker 2.
     state = {"replica_id": 2, "replica_epoch": quiet.members[2].broker.lifecycle.broker_epoch}
     more = {"replica_state": state, "session_epoch": 0}
     answer = quiet.call(1, FETCH, 16, quiet.fetch_body("t", 1, epoch=epoch, **more), 2)
@@ -99,7 +101,7 @@ def test_a_follower_that_asks_again_hears_of_the_watermark_again() -> None:
     later = quiet.replica(1, "t").leader_epoch
     answer = quiet.call(1, FETCH, 16, quiet.fetch_body("t", 1, epoch=later, **more), 2)
     assert answer.responses[0].partitions[0].high_watermark == 1
-    # And once only, unless it asks for the same again.
+    # And only once, unless it asks for the same again.
     more |= {"session_epoch": 2}
     body = quiet.fetch_body("t", 1, epoch=later, **more, topics=[])
     assert not quiet.call(1, FETCH, 16, body, 2).responses

@@ -1,5 +1,5 @@
-"""Coordinators' room: an owner of a topic hears of roles in turns and of its records' fate once, on real
-cores in a cluster.
+"""Owners of a topic (coordinators) on real cores in a cluster: role changes arrive in turns, the outcome of
+each record once.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from testkit.sim.quiet import Quiet
 
 
 class Ledger:
-    """Owns a topic on one broker and notes all that it hears."""
+    """Owns a topic on one broker and records its notifications."""
 
     def __init__(self, quiet: Quiet, node_id: int) -> None:
         self.node_id = node_id
@@ -52,7 +52,7 @@ def owned(count: int = 3, min_isr: int = 2) -> tuple[Quiet, dict[int, Ledger]]:
     ledgers = {node: Ledger(quiet, node) for node in quiet.members}
     quiet.create("t", tuple(range(1, count + 1)), min_insync_replicas=str(min_isr))
     quiet.until(lambda: ledgers[1].replica is not None)
-    # What is appended outside of a turn leaves with the next one.
+    # Records appended outside a turn are sent with the next one.
     return quiet, ledgers
 
 
@@ -65,7 +65,7 @@ def test_an_owner_hears_of_each_role_once_and_in_turns() -> None:
     assert ledgers[1].heard == [("lead", 0, 0)]
     assert ledgers[2].heard == ledgers[3].heard == []
     quiet.write("t", b"a")
-    # Another ISR is not another role, not even in another epoch.
+    # An ISR change is not a role change, not even in another epoch.
     quiet.kill(3)
     quiet.until(lambda: quiet.replica(1, "t").leader_epoch == 1)
     quiet.start(3)
@@ -79,7 +79,7 @@ def test_an_owner_hears_of_each_role_once_and_in_turns() -> None:
 
 
 def test_records_that_wait_survive_an_epoch_in_which_the_same_broker_leads() -> None:
-    """Failing them would have a client without idempotence write them twice."""
+    """If they failed, a client without idempotence would write them twice."""
     quiet, ledgers = owned()
     quiet.cut(1, 3)
     quiet.run(700)
@@ -113,7 +113,7 @@ def test_a_watcher_hears_of_every_commit_and_not_before_it() -> None:
     quiet.until(lambda: quiet.replica(2, "t").log.next_offset == 4)
     quiet.run(200)
     assert ledgers[1].watermarks[seen:] == [] and not rows
-    # The ISR shrinks, and it counts.
+    # The ISR shrinks, and the record is committed.
     quiet.until(lambda: bool(rows))
     assert ledgers[1].watermarks[seen:] == [4]
 
@@ -144,7 +144,7 @@ def test_a_role_that_ends_first_is_told_before_it_ends() -> None:
     controller = quiet.members[1].broker.lifecycle.controller_id
     assert controller != 1
     del ledger.heard[:]
-    # Nobody fetches from broker 1 any more, and the controller hears that its port refuses.
+    # No follower fetches from broker 1 any more, and the controller learns that its port refuses connections.
     quiet.cut(1, 2)
     quiet.cut(1, 3)
     quiet.run(700)
@@ -172,7 +172,7 @@ def test_too_small_an_isr_refuses_new_records_and_keeps_those_there_are_waiting(
     leading = quiet.replica(1, "t").leading
     assert leading is not None
     offset = ledger.append(b"waits")
-    # As the image would have it once the other one has left the ISR in this leader's epoch.
+    # As in the image once the other one has left the ISR in this leader's epoch.
     partition = quiet.partition("t")
     quiet.members[1].broker.replica_roles.assign(
         quiet.replica(1, "t"),

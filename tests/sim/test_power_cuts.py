@@ -1,4 +1,4 @@
-"""What the simulator promises of the whole broker. A failure names its seed and the command that replays it."""
+"""Guarantees of the whole broker in the simulator. A failure has its seed and the command that replays it."""
 
 import os
 import subprocess

@@ -1,4 +1,6 @@
-"""Producer ids come in blocks from the cluster store: none is given twice, whoever dies, restarts or decides."""
+"""Producer ids come in blocks from the cluster store: none is given twice, whichever broker dies, restarts or
+controls.
+"""
 
 from typing import Any
 
@@ -31,7 +33,7 @@ class Cluster(Quiet):
         return self.ask(node_id, INIT, 4, body)
 
     def take(self, node_id: int, count: int) -> int:
-        """Ask a broker for so many at once; how many came."""
+        """Request this many ids at once; returns how many came."""
         asked = [self.begin(node_id) for _ in range(count)]
         self.until(lambda: all(asked))
         return self.note(asked)
@@ -58,7 +60,7 @@ def test_no_producer_id_is_given_twice(seed: int) -> None:
     for _round in range(6):
         for node_id in list(cluster.members):
             assert cluster.take(node_id, 4) == 4
-        # A controller dies, or another broker, while blocks are being asked for.
+        # A controller dies, or another broker, while blocks are requested.
         victim = cluster.controller if random.random() < 0.6 else random.choice(sorted(cluster.members))
         asked = [cluster.begin(node_id) for node_id in sorted(cluster.members) for _ in range(BLOCK + 1)]
         cluster.run(random.choice((0, 1, 3, 10, 40)))
@@ -83,5 +85,5 @@ def test_what_is_left_of_a_block_is_lost_with_its_broker() -> None:
         cluster.until(lambda: all(member.joined for member in cluster.members.values()))
         assert cluster.take(node_id, BLOCK) == BLOCK
     assert len(set(cluster.given)) == len(cluster.given) == 2 + 2 * BLOCK
-    # A block is the metadata's before anybody has an id of it.
+    # A block is in the metadata before an id of it is given.
     assert max(cluster.given) < max(each.broker.image.next_producer_id for each in cluster.members.values())

@@ -1,4 +1,4 @@
-"""Replicas that are not in sync are copied no faster than they may be; those that are in sync are not held up
+"""Replicas out of sync are copied no faster than the throttle allows; those in sync are not throttled
 (KIP-73).
 """
 
@@ -11,7 +11,7 @@ from testkit.sim.quiet import Quiet
 BROKER, TOPIC = 4, 2
 VALUE = b"v" * 9_900
 RATE = 50_000
-#: What broker 3 has missed of each topic.
+#: What broker 3 lacks of each topic.
 MISSED = 20
 
 
@@ -49,7 +49,7 @@ def test_a_copy_is_as_slow_as_it_should_be_and_others_are_not(role: str, replica
     begin_ms = back(quiet)
     assert copied_ms(quiet, "free", begin_ms) < 1500
     took_ms = copied_ms(quiet, "slow", begin_ms)
-    # The first second's worth is in the bucket, and the last answer may leave it in debt.
+    # The bucket starts with one second's worth, and the last response may leave it in debt.
     expected_ms = MISSED * 10_000 * 1000 // RATE
     assert expected_ms - 2000 < took_ms < expected_ms + 2000
 

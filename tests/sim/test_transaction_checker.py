@@ -1,4 +1,4 @@
-"""Each anomaly of transactions is found in a history that has it, and none in one that has not."""
+"""The checker finds each anomaly of transactions in a history that has it, and none in one without."""
 
 import pytest
 
@@ -10,7 +10,7 @@ Y: Place = (b"x", 1)
 
 
 class Story:
-    """Two partitions, and a producer of id 7 that comes in epoch 1."""
+    """Two partitions, and a producer with id 7 and epoch 1."""
 
     def __init__(self) -> None:
         self.logs = {X: Log("x-0"), Y: Log("x-1")}

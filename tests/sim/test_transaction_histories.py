@@ -1,8 +1,8 @@
-"""Random histories: transactions while brokers die, come back and lose each other.
+"""Random histories: transactions while brokers die, return and lose contact.
 
-Two producers, of both versions: in the end every transaction is there as a whole or not at all, once, in
-order; what was acknowledged is, and nothing hangs. One that copies, with the offsets of a group in its
-transactions: each input is there once, in order.
+Two producers, of both versions: in the end every transaction is there completely or not at all, once, in
+order; acknowledged ones are there, and none hangs. A copier, with the offsets of a group in its transactions:
+each input is there once, in order.
 """
 
 from random import Random
@@ -12,14 +12,14 @@ import pytest
 from ottla.model.errors import ErrorCode
 from testkit.sim.member import Member
 from testkit.sim.world import World
-from tests.sim.transacting import Cluster, Tx
+from tests.sim.transaction_cluster import Cluster, Tx
 
 TRANSACTIONS = 60
 
 
 class Weather:
-    """What goes wrong: at most one broker is away at a time, killed or without power, and any two may be cut
-    off from each other.
+    """Faults: at most one broker is away at a time, killed or without power, and any two may be cut off from
+    each other.
     """
 
     def __init__(self, cluster: Cluster, chance: Random, *, cuts_power: bool = False) -> None:
@@ -67,7 +67,7 @@ class Weather:
 
 
 class Reader:
-    """Reads committed records all the time: what it has seen once is what everybody sees in the end."""
+    """Reads committed records all the time: everything it saw is there in the end."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -87,13 +87,12 @@ class Reader:
 
 
 class History:
-    """One producer's transactions: which values went where, and what it was told of the end."""
+    """One producer's transactions: the values by partition, and the answer to the end."""
 
     def __init__(self, tx: Tx, chance: Random) -> None:
         self.tx, self.chance = tx, chance
         self.number = 0
-        #: (value, partitions in which it was acknowledged, True: committed, False: aborted, None: nobody
-        #: knows)
+        #: (value, partitions in which it was acknowledged, True: committed, False: aborted, None: unknown)
         self.ended: list[tuple[bytes, tuple[int, ...], bool | None]] = []
         tx.init()
 
@@ -147,7 +146,7 @@ INPUTS = 100
 
 
 class Copier:
-    """Copies partition 0 to partition 1: what it reads next is what its group has committed."""
+    """Copies partition 0 to partition 1, from the committed offset of its group."""
 
     def __init__(self, cluster: Cluster, version: int, chance: Random) -> None:
         self.cluster, self.chance = cluster, chance
@@ -155,7 +154,7 @@ class Copier:
         self.tx.init()
 
     def at(self) -> int:
-        """The committed offset; it asks again while that may still change."""
+        """The committed offset; it retries while that may still change."""
         for _ in range(400):
             code, offset = self.cluster.committed_offset(require_stable=True)
             if not code:
@@ -165,7 +164,7 @@ class Copier:
         raise AssertionError("the offset stays unstable")
 
     def copy(self, inputs: list[bytes]) -> bool:
-        """A few more; whether there is something left."""
+        """Copy a few more; returns whether something is left."""
         tx, at = self.tx, self.at()
         some = inputs[at : at + self.chance.randint(1, 4)]
         if not some:
@@ -174,7 +173,7 @@ class Copier:
         is_good = is_good and tx.commit_offset(at + len(some)) == 0
         commit = is_good and self.chance.random() < 0.8
         if tx.end(commit=commit) or self.chance.random() < 0.1:
-            # Or it dies, and another comes under its name.
+            # Or it dies, and another one uses its transactional id.
             tx.init()
         return True
 

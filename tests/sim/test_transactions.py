@@ -1,12 +1,12 @@
-"""Transactions over three brokers: coordinators that die at every step of an end, groups' coordinators that
-move, leaders that ask.
+"""Transactions over three brokers: coordinators that die at every step of an end, group coordinators that
+move, leaders that verify.
 """
 
 import pytest
 
 from ottla.model.errors import ErrorCode
 from ottla.ports.coordination import partition_of
-from tests.sim.transacting import OFFSETS, Cluster, Tx
+from tests.sim.transaction_cluster import OFFSETS, Cluster, Tx
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -54,8 +54,8 @@ def test_a_partition_that_was_not_added_is_refused_by_every_leader() -> None:
 @pytest.mark.parametrize("commit", [True, False])
 @pytest.mark.parametrize("version", [1, 2])
 def test_the_next_coordinator_goes_on_with_an_end_that_was_decided(version: int, commit: bool) -> None:
-    """The leader of a partition is out of the coordinator's reach: its marker is owed when the coordinator
-    dies.
+    """The leader of a partition is unreachable for the coordinator: its marker is pending when the
+    coordinator dies.
     """
     cluster = Cluster()
     tx = Tx(cluster, version)
@@ -72,7 +72,7 @@ def test_the_next_coordinator_goes_on_with_an_end_that_was_decided(version: int,
     cluster.heal()
     expected = [b"one"] if commit else []
     assert [cluster.committed(number) for number in range(3)] == [expected] * 3
-    # Its producer goes on.
+    # Its producer continues.
     assert tx.send(b"two", 0, 1) == [0, 0]
     assert tx.end(commit=True) == 0
     cluster.heal()
@@ -92,7 +92,7 @@ def test_a_coordinator_may_die_at_any_step_of_a_commit(events: int, version: int
         cluster.world.step()
     cluster.kill(first)
     cluster.until(lambda: bool(answers))
-    # Whether or not it has heard: it asks again, with the epoch that it had.
+    # Whether or not it was received: it retries, with its old epoch.
     assert tx.end(commit=True) == 0
     assert tx.send(b"two", 0, 1, 2) == [0, 0, 0]
     assert tx.end(commit=False) == 0
@@ -122,7 +122,7 @@ def test_offsets_of_a_transaction_outlive_their_groups_coordinator(version: int,
             break
         cluster.run(100)
     assert cluster.committed_offset(require_stable=True) == (0, 7 if commit else 3)
-    # And so says the log.
+    # The log says the same.
     second = cluster.coordinator("g", 0)
     cluster.start(first)
     number = partition_of("g", 4)
@@ -148,7 +148,7 @@ def test_a_producer_that_is_gone_has_its_transaction_aborted_by_whoever_coordina
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("count", [1, 3])
 def test_all_brokers_may_die_at_any_step_of_an_end(count: int, version: int, commit: bool) -> None:
-    """Over and over again in one life: what was decided is carried out after each start, in every partition."""
+    """Several times: decisions are carried out after each start, in every partition."""
     cluster = Cluster(count)
     tx = Tx(cluster, version)
     tx.init()
@@ -173,7 +173,7 @@ def test_all_brokers_may_die_at_any_step_of_an_end(count: int, version: int, com
 
 @pytest.mark.parametrize("is_decided", [True, False])
 def test_a_topic_that_is_deleted_does_not_hold_up_the_end(is_decided: bool) -> None:
-    """Before the end is decided, or while a marker for it is on its way to a broker that is out of reach."""
+    """Before the end is decided, or while a marker for it is in flight to an unreachable broker."""
     cluster = Cluster()
     cluster.create("other", (1, 2, 3))
     tx = Tx(cluster, 2)

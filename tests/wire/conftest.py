@@ -1,4 +1,4 @@
-"""Random messages of any kio class, each as kio's instance and as the dict our encoders take."""
+"""Random messages of any kio class, each as kio's instance and as the dict that the encoders take."""
 
 import random
 import string
@@ -16,13 +16,13 @@ from ottla.wire.schema import request_class, response_class, version_range
 API_KEYS = [key for key in range(200) if version_range(key) is not None]
 ERROR_CODES = list(ErrorCode)
 TEXT = string.ascii_letters + "é日🜁"
-# Either side of where a length takes another byte, or leaves a table.
+# On both sides of the lengths where another byte is needed, or a table ends.
 LENGTHS = (0, 1, 2, 3, 30, 126, 127, 128, 1022, 1023, 1024)
 COUNTS = (0, 1, 2, 3, 31, 32, 130)
 
 
 class MessageMaker:
-    """The same seed makes the same messages."""
+    """The same seed produces the same messages."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)

@@ -1,4 +1,4 @@
-"""The short way to answer a produce or a commit says, byte for byte, what the encoder says."""
+"""The fast encoding of a produce or commit response equals the encoder's, byte for byte."""
 
 import struct
 

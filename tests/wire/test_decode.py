@@ -55,7 +55,7 @@ def test_both_readers_return_what_was_encoded(classes: list[Any], maker: Any) ->
             try:
                 assert entity_reader(cls)(framed, len(BEFORE)) == expected
             except NeedsTolerantReader:
-                # Allowed only for tagged fields; without them the fast path takes every valid message.
+                # Allowed only for tagged fields; without them the fast path reads every valid message.
                 assert body != entity_encoder(cls)(without_tags(cls, plain))
 
 

@@ -42,7 +42,7 @@ def fed(connection: ClientConnection, data: bytes | memoryview) -> list[tuple[in
 
 
 def conversation(connection: ClientConnection) -> tuple[bytes, list[tuple[int, bytes]]]:
-    """Three requests sent; what a broker answers, and what must come out."""
+    """Three requests, the broker's responses, and the expected results."""
     connection.request(METADATA, LEGACY, b"")
     connection.request(METADATA, FLEXIBLE, b"")
     connection.request(METADATA, FLEXIBLE, b"")
@@ -103,7 +103,7 @@ def test_an_unanswered_request_expects_nothing() -> None:
 def test_an_answer_out_of_order_is_malformed(received: bytes) -> None:
     connection = ClientConnection("c")
     connection.request(METADATA, LEGACY, b"")
-    with pytest.raises(MalformedMessage, match="answer to request"):
+    with pytest.raises(MalformedMessage, match="response to request"):
         connection.feed(received)
 
 

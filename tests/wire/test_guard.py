@@ -47,8 +47,8 @@ def test_the_native_reader_is_not_called_when_a_count_is_refused() -> None:
 
 
 def test_a_tagged_section_before_a_count_is_not_followed() -> None:
-    # The native reader takes replica_directory_id (tag 0) as 16 bytes whatever size is declared. Were the
-    # guard to trust the size of 34, it would not see the count that follows the 16 bytes.
+    # The native reader reads replica_directory_id (tag 0) as 16 bytes whatever size is declared. If the guard
+    # trusted the size of 34, it would miss the count after the 16 bytes.
     partition = bytes(32) + b"\x01\x00\x22" + bytes(16) + b"\0" + b"\xff\xff\xff\xff\x0f" + bytes(12)
     body = bytes(21) + b"\x02" + bytes(16) + b"\x02" + partition + b"\0\x01\x01\0"
     with pytest.raises(NeedsTolerantReader):
@@ -77,7 +77,7 @@ def test_read_uvarint() -> None:
         read_uvarint(b"\x80", 0)
 
 
-# In a process of its own, because what is tested for is that the process survives.
+# In its own process, because the process must survive.
 BOMBARD = """
 import resource
 import sys
@@ -125,7 +125,7 @@ def test_rows_of_all_arrays_count_together() -> None:
 def test_rows_and_tags_count_in_the_tolerant_reader_too() -> None:
     cls = request_class(METADATA, 9)
     body = request_encoder(METADATA, 9)({"topics": [{"name": "t"}] * 50})
-    # 100 unknown tagged fields of no bytes, instead of the empty section at the end.
+    # 100 unknown tagged fields without bytes, instead of the empty section at the end.
     tagged = body[:-1] + b"\x64" + b"\x63\x00" * 100
     assert len(read_tolerant(cls, tagged, 0, 150)[0].topics) == 50
     with pytest.raises(TooManyRows, match="150 rows or more, at most 149"):

@@ -137,5 +137,5 @@ def test_a_version_is_imported_on_first_use_and_the_others_are_not() -> None:
         + "print(*(name for name in message_modules() if 'heartbeat.' in name))"
     )
     assert "kio.schema.heartbeat.v3.response" in loaded
-    # The newest version is there for the names of its fields.
+    # The newest version is imported for the names of its fields.
     assert {name.split(".")[3] for name in loaded} == {"v3", "v4"}

@@ -33,7 +33,8 @@ def append_fetched(log: PartitionLog, records: bytes, now_ms: int) -> int:
         size = header[1] + LENGTH_OVERHEAD
         if header[3] != MAGIC or size < HEADER_BYTES:
             raise Refusal(
-                ErrorCode.CORRUPT_MESSAGE, f"the leader sent what is no batch at offset {header[BASE]}"
+                ErrorCode.CORRUPT_MESSAGE,
+                f"the leader's response has an invalid batch at offset {header[BASE]}",
             )
         if size > end - at:
             break

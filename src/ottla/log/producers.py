@@ -143,7 +143,7 @@ class Producers:
         if producer is not None and producer.transaction_start >= 0:
             raise Refusal(
                 ErrorCode.INVALID_TXN_STATE,
-                f"producer {producer_id} has a transaction open and sent a batch that is not part of it",
+                f"producer {producer_id} has an open transaction and sent a batch outside it",
             )
 
     def check_epoch(self, producer_id: int, epoch: int) -> None:

@@ -203,7 +203,7 @@ class Segment:
             before, end = head.last_offset, head.position + head.size
         if checked and end != self.size:
             raise DamagedFile(
-                f"{self.file.path} is damaged behind offset {before}, at byte {end}: fetches from there are refused "
+                f"{self.file.path} is damaged after offset {before}, at byte {end}: fetches from there are refused "
                 "with CORRUPT_MESSAGE. Restore it from a copy, or move consumers past it"
             )
         return self.size

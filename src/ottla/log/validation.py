@@ -234,7 +234,7 @@ def recompress(batch: bytes, codec: int, level: int | None, max_time: int) -> by
 def wrong_length(length: int, size: int) -> Refusal:
     if HEADER_BYTES - LENGTH_OVERHEAD <= length < size - LENGTH_OVERHEAD:
         return Refusal(
-            ErrorCode.INVALID_RECORD, "a produce request may hold one batch a partition, this one holds more"
+            ErrorCode.INVALID_RECORD, "a produce request can have one batch per partition, this one has more"
         )
     return Refusal(
         ErrorCode.CORRUPT_MESSAGE, f"the batch says {length + LENGTH_OVERHEAD} bytes and has {size}"

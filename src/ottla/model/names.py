@@ -20,7 +20,7 @@ def topic_name_problem(name: str) -> str | None:
     if len(name) > TOPIC_NAME_LENGTH_MAX:
         return f"the topic name has {len(name)} characters, at most {TOPIC_NAME_LENGTH_MAX} are allowed"
     if name == "__cluster_metadata":
-        return "'__cluster_metadata' is no topic: Kafka keeps its metadata under that name"
+        return "'__cluster_metadata' is not a topic: Kafka keeps its metadata under that name"
     if not _ALLOWED.fullmatch(name):
         return f"topic name {name!r} has characters other than ASCII letters, digits, '.', '_' and '-'"
     return None

@@ -29,7 +29,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 APPEND_BYTES_MAX: Final = 512 * 1024
 
 #: The error of a proposal that was not written because an earlier one failed.
-SUPERSEDED: Final = "a change before this one could not be written, so this one was not tried: try again"
+SUPERSEDED: Final = "an earlier change could not be written, so this one was not tried: try again"
 
 #: A metadata record (metadata/records.py). Opaque to the store.
 Record: TypeAlias = Any

@@ -280,7 +280,7 @@ def validate_records(batch: Buffer, size_max: int = DECODED_BYTES_MAX) -> None:
 def read_header(batch: Buffer, check_crc: bool = True) -> tuple[int, ...]:
     """The fields of the header, checked against each other, the size and the CRC."""
     if len(batch) < HEADER_BYTES:
-        raise CorruptRecords(f"{len(batch)} bytes are no batch")
+        raise CorruptRecords(f"{len(batch)} bytes are not a batch")
     header: tuple[int, ...] = HEADER.unpack_from(batch)
     base_offset, length, _, magic, crc, attributes, last_offset_delta, _, _, _, _, _, count = header
     if magic != MAGIC:
@@ -333,7 +333,7 @@ def iter_batch(
     header = read_header(batch, check_crc)
     base_offset, _, _, _, _, attributes, delta_max, base_timestamp, timestamp_max, _, _, _, count = header
     if count > count_max:
-        raise CorruptRecords(f"{count} records, at most {count_max} are looked at")
+        raise CorruptRecords(f"{count} records, at most {count_max} are read")
     # Deltas increase up to the last one, so with a full count they are contiguous.
     if not gaps and count != delta_max + 1:
         raise CorruptRecords(f"{count} records with a last offset delta of {delta_max}")
@@ -449,7 +449,7 @@ def decode_headers(data: bytes, position: int, end: int, count_max: int = _COUNT
     if not 0 <= count <= (end - position) >> 1:
         raise CorruptRecords(f"{count} headers in {end - position} bytes")
     if count > count_max:
-        raise CorruptRecords(f"{count} headers in a record, at most {count_max} are looked at")
+        raise CorruptRecords(f"{count} headers in a record, at most {count_max} are read")
     headers: list[tuple[str, bytes | None]] = []
     for _ in range(count):
         raw, position = read_varint(data, position)

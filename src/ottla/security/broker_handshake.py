@@ -105,10 +105,12 @@ class HandshakeInitiator:
         try:
             answer = decode_response(key, version, body, 0)
         except MalformedMessage as error:
-            raise NotProven(f"its answer cannot be read: {error}") from None
+            raise NotProven(f"its response cannot be read: {error}") from None
         if answer.error_code:
             code = ErrorCode(int(answer.error_code))
-            why = getattr(answer, "error_message", None) or "it does not offer the handshake between brokers"
+            why = (
+                getattr(answer, "error_message", None) or "it does not support the handshake between brokers"
+            )
             raise NotProven(f"{why} ({code.name})")
         return answer
 

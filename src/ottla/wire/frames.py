@@ -109,10 +109,10 @@ class ClientConnection:
     def _answer(self, frame: memoryview) -> tuple[int, memoryview]:
         correlation_id: int = _INT32.unpack_from(frame)[0]
         if not self._expected:
-            raise MalformedMessage(f"an answer to request {correlation_id}, but none is expected")
+            raise MalformedMessage(f"a response to request {correlation_id}, but none is expected")
         expected, header_is_flexible = self._expected.popleft()
         if correlation_id != expected:
-            raise MalformedMessage(f"an answer to request {correlation_id}, but {expected} is next")
+            raise MalformedMessage(f"a response to request {correlation_id}, but {expected} is next")
         start = _INT32.size
         if header_is_flexible:
             try:

@@ -1,9 +1,9 @@
-"""What opening a log costs: a node has ten thousand of them."""
+"""The cost of opening a log: a node has ten thousand of them."""
 
 import os
 from pathlib import Path
 
-from tests.log.making import NOW, Bench, batch, fill, records, sequenced
+from tests.log.log_bench import NOW, Bench, batch, fill, records, sequenced
 
 ONE = len(batch(b"v" * 40))
 
@@ -42,5 +42,5 @@ def test_indexes_that_are_there_stay_closed(bench: Bench) -> None:
     assert not descriptors(bench.path)
     again = bench.recover(clean=True).log
     assert len(again.segments) == 5
-    # Small segments have no entry in their offset index, which is known from its size alone.
+    # Small segments have no entry in their offset index, which its size shows.
     assert not [path for path in descriptors(bench.path) if path.endswith(".index")]

@@ -56,7 +56,7 @@ def sequenced(
 
 
 class CountingDisk(SystemDisk):
-    """The real disk, which counts what is read and can be made to fail."""
+    """The real disk, which counts reads and can be made to fail."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class CountingDisk(SystemDisk):
 
 
 def full(what: str) -> Callable[[str], None]:
-    """For `before_write`: no room for files whose name ends so."""
+    """For `before_write`: no disk space for files with this suffix."""
 
     def fail(path: str) -> None:
         if path.endswith(what):
@@ -91,7 +91,7 @@ def full(what: str) -> Callable[[str], None]:
 
 
 class Bench:
-    """A place for one log, which can be flushed, stopped and opened again in all the ways that happen."""
+    """A directory for one log, which can be flushed, stopped and opened again in all possible ways."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -99,7 +99,7 @@ class Bench:
         self.directory = str(self.path)
         self.disk = CountingDisk()
         self.config = config()
-        #: What the checkpoint files would say.
+        #: The content of the checkpoint files.
         self.recovery_point = 0
         self.log_start_offset = 0
 
@@ -111,7 +111,7 @@ class Bench:
         )  # fmt: skip
 
     def flush(self, log: PartitionLog) -> None:
-        """As the broker's background flush does it."""
+        """A background flush, as the broker does it."""
         flush = log.begin_flush()
         if flush is not None:
             for file in flush.files:
@@ -128,7 +128,7 @@ class Bench:
         log.close()
 
     def recover(self, *, clean: bool = False, may_have_gaps: bool = False, **settings: Any) -> Recovered:
-        """Open what is there as another process would, with nothing in memory."""
+        """Open the log as another process would, without state in memory."""
         self.disk.release()
         self.disk = CountingDisk()
         if settings:
@@ -148,7 +148,7 @@ class Bench:
         return sorted(path.name for path in self.path.iterdir() if path.name.endswith(suffix))
 
     def remove(self, segments: Sequence[Any]) -> None:
-        """What the owner of a log does with the segments that went."""
+        """Remove dropped segments, as the owner of a log does."""
         for segment in segments:
             segment.close()
             for suffix in ("log", "index", "timeindex"):
@@ -174,7 +174,7 @@ def records(log: PartitionLog, offset: int | None = None, bytes_max: int = 1 << 
 
 
 def committed(log: PartitionLog, end_offset: int, bytes_max: int = 1 << 30) -> list[Record]:
-    """What a consumer of committed records makes of the slices that it gets, up to the last stable offset."""
+    """What a read_committed consumer gets from its slices, up to the last stable offset."""
     found: list[Record] = []
     at = log.log_start_offset
     while (piece := log.slice(at, end_offset, bytes_max, whole_first=True)) is not None:

@@ -1,6 +1,4 @@
-"""Compaction for the tests of this folder: a pass from the choice of its segments to the last rename, as a
-broker does it.
-"""
+"""Compaction for the tests of this folder: a complete pass, from the choice of segments to the last rename."""
 
 from typing import Any
 
@@ -9,7 +7,7 @@ from ottla.log.cleanable import find_cleanable, make_task
 from ottla.log.compaction import Outcome, Task, clean
 from ottla.log.partition_log import PartitionLog
 from ottla.records.record import Record, encode_batch
-from tests.log.making import NOW
+from tests.log.log_bench import NOW
 
 DAY_MS = 86_400_000
 
@@ -37,7 +35,7 @@ def task_of(
 
 
 def swap_in(log: PartitionLog, task: Task, outcome: Outcome) -> list[str]:
-    """Put a pass's outputs in place; returns what is to be removed."""
+    """Put the outputs of a pass in place; returns the paths to remove."""
     by_base = {segment.base_offset: segment for segment in log.segments}
     segments = [by_base[each.base_offset] for each in task.inputs]
     gone = []
@@ -54,7 +52,7 @@ def swap_in(log: PartitionLog, task: Task, outcome: Outcome) -> list[str]:
 
 
 def compact(log: PartitionLog, *, now_ms: int = NOW, memory_bytes: int = 1 << 20) -> Outcome | None:
-    """One whole pass over what is flushed and closed; None if there is nothing to do."""
+    """One complete pass over the flushed, closed segments; None if there is nothing to do."""
     task = task_of(log, now_ms=now_ms, memory_bytes=memory_bytes)
     if task is None:
         return None

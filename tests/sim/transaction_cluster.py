@@ -1,6 +1,4 @@
-"""What stories of transactions are told with: a cluster, producers that find their coordinators, and what
-readers see.
-"""
+"""Helpers for stories of transactions: a cluster, producers that find their coordinators, and readers."""
 
 from typing import Any
 
@@ -26,7 +24,7 @@ SETTINGS = {
     "transaction.state.log.num.partitions": "4", "offsets.topic.num.partitions": "4", "min.insync.replicas": "2",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
 }  # fmt: skip
-#: A broker without others.
+#: A single broker.
 ALONE = {
     "transaction.state.log.replication.factor": "1", "transaction.state.log.min.isr": "1",
     "offsets.topic.replication.factor": "1", "min.insync.replicas": "1",
@@ -35,7 +33,7 @@ ALONE = {
 PRODUCE_VERSIONS = {1: 10, 2: 12}
 END_VERSIONS = {1: 4, 2: 5}
 COMMIT_VERSIONS = {1: 4, 2: 5}
-#: Those that a client asks again after.
+#: Errors after which a client retries.
 PASSING = {
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR,
     ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -44,12 +42,12 @@ PASSING = {
 
 
 def visible(row: Any) -> list[bytes]:
-    """The values of a fetched partition without those that were aborted."""
+    """The values of a fetched partition without aborted ones."""
     return list(delivered(row, 0, committed=True)[0].values())
 
 
 class Cluster(Quiet):
-    """The topic `t` has three partitions, each led by another broker, if there are three."""
+    """The topic `t` has three partitions, each with another leader, if there are three brokers."""
 
     def __init__(self, count: int = 3, *, seed: int = 1, **settings: str) -> None:
         own = {name.replace("_", "."): value for name, value in settings.items()}
@@ -71,7 +69,7 @@ class Cluster(Quiet):
         raise AssertionError("no coordinator")
 
     def insist(self, find: Any, key: int, version: int, body: Any, code_of: Any) -> Any:
-        """Ask whoever it is for by now until it has answered for good."""
+        """Ask the current broker until it has a final answer."""
         for _ in range(400):
             answers = self.ask(find(), key, version, body)
             self.until(lambda answers=answers: bool(answers))  # type: ignore[misc]
@@ -90,13 +88,13 @@ class Cluster(Quiet):
         return int(row.error_code), int(row.committed_offset)
 
     def committed(self, number: int) -> list[bytes]:
-        """What a reader of committed records sees of a partition, up to the last stable offset."""
+        """What a read_committed consumer sees of a partition, up to the last stable offset."""
         self.until(lambda: self.leader("t", number) in self.members)
         row = self.fetch(self.leader("t", number), "t", 0, number=number, isolation_level=1)
         return visible(row)
 
     def glance(self, number: int) -> list[bytes] | None:
-        """The same of whoever leads or led the partition, if that one answers."""
+        """The same from the present or former leader, if it answers."""
         body = self.fetch_body("t", 0, number=number, isolation_level=1)
         answers = self.ask(self.leader("t", number), FETCH, FETCH_VERSION, body)
         self.until(lambda: bool(answers))
@@ -111,7 +109,7 @@ class Cluster(Quiet):
         return not row.error_code and row.last_stable_offset == row.high_watermark
 
     def heal(self) -> None:
-        """All brokers are there, everything is in sync and nothing is open."""
+        """All brokers are there, everything is in sync and no transaction is open."""
         self.mend()
         for node in range(1, self.count + 1):
             if node not in self.members:
@@ -128,7 +126,7 @@ class Cluster(Quiet):
 
 
 class Tx:
-    """A transactional producer that asks until it has an answer for good."""
+    """A transactional producer that retries until it has a final answer."""
 
     def __init__(
         self, cluster: Cluster, version: int = 2, name: str = "tx", timeout_ms: int = 20_000
@@ -166,7 +164,7 @@ class Tx:
         assert code_of(self.cluster.insist(self.coordinator, ADD, 3, body, code_of)) == 0
 
     def send(self, value: bytes, *numbers: int) -> list[int]:
-        """Produce it to these partitions as a client does; the error codes."""
+        """Produce to these partitions as a client does; returns the error codes."""
         if self.version == 1:
             self.add(*numbers)
         return [self.write_one(value, number) for number in numbers]
