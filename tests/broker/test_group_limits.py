@@ -164,7 +164,7 @@ def test_a_record_that_cannot_be_written_is_refused_alone(driver: Driver) -> Non
         for _ in range(4):
             driver.advance(3000)
             witness.look(f"{name}, and a while later")
-    assert not [line for line in driver.said if "loaded again" in line]
+    assert not [line for line in driver.said if "reloading" in line]
     assert committed(client, "witness") == {("t", 0): witness.offset}
 
 

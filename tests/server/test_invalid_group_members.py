@@ -25,7 +25,7 @@ def address(tmp_path: Path) -> Iterator[str]:
     broker = RunningBroker(tmp_path / "data", 0, *settings)
     yield broker.address
     assert broker.stop() == 0
-    assert not [line for line in broker.said if "loaded again" in line or "internal" in line]
+    assert not [line for line in broker.said if "reloading" in line or "internal" in line]
 
 
 def commit(witness: Peer, offset: int) -> int:

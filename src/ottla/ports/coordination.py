@@ -1,13 +1,15 @@
 """The contract between a coordinator shard and its host, for groups and for transactions.
 
-A shard is the in-memory state of one partition of `__consumer_offsets` or `__transaction_state`. It turns a request into a
-`Decision`: records to write and responses to send. Its host (`broker/coordinators/coordinator_partition.py`)
+A shard is the in-memory state of one partition of `__consumer_offsets` or `__transaction_state`. It turns a
+request into a `Decision`: records to write and responses to send. Its host
+(`broker/coordinators/coordinator_partition.py`)
 
 - replays the records of a decision at once, so that the next decision builds on them;
 - writes all records of a turn as one batch;
 - sends the responses when that batch is committed, that is, when the high watermark has passed it.
 
-If a batch cannot be written, the host drops the shard and loads it again from the log. So a request is never half applied.
+If a batch cannot be written, the host drops the shard and loads it again from the log. So a request is never
+half applied.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ _KNOWN_LENGTH_MAX: Final = 256
 
 
 def partition_of(name: str, count: int) -> int:
-    """The partition of the coordinator's topic for a group id or transactional id: Java's hash, as in Kafka."""
+    """The partition of the coordinator's topic for a group id or transactional id: Java's hash, as in
+    Kafka."""
     # Long names are not cached: a client may send thousands of ids of 32 kB.
     return _known(name, count) if len(name) <= _KNOWN_LENGTH_MAX else _hashed(name, count)
 
@@ -38,8 +41,9 @@ def partition_of(name: str, count: int) -> int:
 def java_hash(name: str) -> int:
     """Java's `String.hashCode`, as an unsigned number.
 
-    A loop takes 0.1 µs a character, half a second for the names of one large request. This function combines all pairs of
-    neighbours at once, in the lanes of one large integer, then pairs of pairs, until one lane is left.
+    A loop takes 0.1 µs a character, half a second for the names of one large request. This function combines
+    all pairs of neighbours at once, in the lanes of one large integer, then pairs of pairs, until one lane is
+    left.
     """
     number = int.from_bytes(name.encode("utf-16-be", "surrogatepass"), "big")
     # Rounded up to a power of two: few different masks.

@@ -1,10 +1,13 @@
-"""What belongs to a transaction: AddPartitionsToTxn, which also begins it, and AddOffsetsToTxn. Errors are Kafka's, in Kafka's order.
+"""AddPartitionsToTxn, which also begins a transaction, and AddOffsetsToTxn. Errors are Kafka's, in Kafka's
+order.
 
-Clients of old add partitions themselves (versions 0 to 3). For clients of KIP-890 the leader of a partition does it when the first
-batch comes (from version 4, several transactions in a request), or just asks whether a partition has been added, so that
-nothing that comes late opens a transaction that nobody will end (R17).
+Clients before KIP-890 add partitions themselves (versions 0 to 3). For clients with KIP-890 the partition
+leader adds them at the first batch (from version 4, several transactions in a request). A leader can also
+only verify that a partition has been added, so that no late batch opens a transaction that is never ended
+(R17).
 
-An answer names every partition: {"error_code": the transaction's, "partitions": {(topic, number): its own}}.
+A response names every partition: {"error_code": of the transaction, "partitions": {(topic, number): own
+code}}.
 """
 
 from __future__ import annotations
@@ -21,16 +24,16 @@ if TYPE_CHECKING:
     from ottla.ports.coordination import Reply, Response
     from ottla.transactions.shard import Shard
 
-#: Before this version of AddPartitionsToTxn and AddOffsetsToTxn clients do not know PRODUCER_FENCED (KIP-588).
+#: The first version of AddPartitionsToTxn and AddOffsetsToTxn with PRODUCER_FENCED (KIP-588).
 FENCED_SINCE: Final = 2
-#: From this version of AddPartitionsToTxn on it is a leader that adds, for clients of version 2.
+#: The first version of AddPartitionsToTxn that leaders send, for clients of version 2.
 BY_LEADERS_SINCE: Final = 4
-#: Before this version nobody knows TRANSACTION_ABORTABLE (KIP-890).
+#: The first version with TRANSACTION_ABORTABLE (KIP-890).
 ABORTABLE_SINCE: Final = 5
 
 
 class Add(NamedTuple):
-    """One transaction of an AddPartitionsToTxn request, or an AddOffsetsToTxn request, whatever its version."""
+    """One transaction of an AddPartitionsToTxn request, or an AddOffsetsToTxn request, in any version."""
 
     transactional_id: str
     producer_id: int
@@ -59,14 +62,14 @@ class AddPartitionsHandler:
         return self._add(request, reply, is_for_offsets=False)
 
     def add_offsets(self, request: Add, group_id: str, reply: Reply) -> None:
-        """The partition of a group's offsets is a partition of the transaction like any other."""
+        """Add the `__consumer_offsets` partition of a group, like any other partition."""
         place = self._host.offsets_partition(group_id)
         if place is None:
             return self._shard.answer(reply, _answer(request, ErrorCode.COORDINATOR_NOT_AVAILABLE))
         return self._add(request._replace(partitions=frozenset((place,))), reply, is_for_offsets=True)
 
     def _wrong(self, request: Add, place: Place) -> ErrorCode:
-        """Why a partition cannot be added, whoever asks. Those of the brokers' own topics are added by brokers alone."""
+        """Why a partition cannot be added. Only brokers add partitions of internal topics."""
         if request.version < BY_LEADERS_SINCE and place[0] in INTERNAL_TOPICS:
             return ErrorCode.TOPIC_AUTHORIZATION_FAILED
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if self._host.leader(place) is None else ErrorCode.NONE
@@ -91,7 +94,7 @@ class AddPartitionsHandler:
             self._host.wall_ms,
             partitions=partitions,
             started_ms=entry.started_ms if is_ongoing else self._host.wall_ms,
-            # A client of version 2 has its offsets added by the group's coordinator, in a TxnOffsetCommit.
+            # For clients of version 2 the group coordinator adds the offsets, in TxnOffsetCommit.
             client_version=V1 if is_for_offsets else request.transaction_version,
         )
         if not self._host.fits(_largest(record)):
@@ -133,7 +136,7 @@ def _answer(request: Add, code: ErrorCode) -> Response:
 
 
 def _largest(record: Record) -> Record:
-    """The longest record that an end of this transaction can need: what has begun can be ended."""
+    """The longest record that the end of this transaction can need: an open transaction can always end."""
     assert record.entry is not None
     entry = record.entry
     return record._replace(entry=entry._replace(next_producer_id=entry.producer_id, client_version=V2))

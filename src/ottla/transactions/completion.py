@@ -1,9 +1,12 @@
-"""From Prepare… to Complete…: the markers that a transaction's partitions are still owed.
+"""From Prepare… to Complete…: writes the missing markers of ending transactions.
 
-It begins when the Prepare record counts, not before: from then on the end is final, and whoever coordinates next goes on with it
-(R18). Each partition is told by its leader, again and again until it has its marker or does not exist any more. A marker may come
-twice to a partition; that does no harm, and what is owed is known from the record alone, so nothing about single markers is
-written down. When nothing is owed the Complete record is written.
+- A completion begins when the Prepare record is committed. From then on the outcome is final, and the next
+  coordinator continues with it (R18).
+- The leader of each partition writes its marker. The coordinator retries until every partition has its marker
+  or no longer exists.
+- A partition may get its marker twice, which does no harm. The Prepare record alone tells which markers are
+  missing, so single markers are not recorded.
+- When no marker is missing, the Complete record is written.
 """
 
 from __future__ import annotations
@@ -21,19 +24,19 @@ from ottla.transactions.transaction import Event, Transaction
 if TYPE_CHECKING:
     from ottla.transactions.shard import Shard
 
-#: Between two attempts, twice as long each time.
+#: The pause between two attempts doubles each time.
 _RETRY_MS_MIN: Final = 20
 _RETRY_MS_MAX: Final = 1_000
 
-#: A partition that has its marker, or that cannot have one since its format knows no transactions. Anything else is tried again:
-#: most of it passes (a leader that moves, a coordinator of groups that loads), and what does not must be seen, not forgotten.
+#: The partition has its marker, or its message format has no transactions. All other errors are retried: most
+#: are transient (a leader moves, a group coordinator loads), and a permanent one must stay visible.
 _FINAL_CODES: Final = frozenset(
     {ErrorCode.NONE, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, ErrorCode.UNSUPPORTED_VERSION}
 )
 
 
 class Completion:
-    """What is left to be done for one transaction."""
+    """One transaction with missing markers."""
 
     __slots__ = ("alarm", "retry_ms", "sent", "transaction", "unmarked")
 
@@ -42,7 +45,7 @@ class Completion:
         self.alarm = alarm
         self.retry_ms = _RETRY_MS_MIN
         self.unmarked: set[Place] = set(transaction.entry.partitions)
-        #: What has been sent and not been answered.
+        #: Requests without a response yet, by partition.
         self.sent: dict[Place, MarkerRequest] = {}
 
 
@@ -54,10 +57,10 @@ class PendingCompletions:
         self.pending: dict[str, Completion] = {}
 
     def begin(self, transactional_id: str) -> None:
-        """The Prepare record counts."""
+        """The Prepare record is committed."""
         transaction = self._shard.transactions[transactional_id]
         assert transaction.is_prepared and transactional_id not in self.pending
-        # By its id: an alarm that refers to its completion would be a reference cycle.
+        # By id: an alarm that refers to its completion would be a reference cycle.
         alarm = Alarm(self._host.timers, partial(self._retry, transactional_id))
         completion = self.pending[transactional_id] = Completion(transaction, alarm)
         self._send_unmarked(completion)
@@ -68,7 +71,7 @@ class PendingCompletions:
             self._send_unmarked(completion)
 
     def answered(self, request: MarkerRequest, codes: Mapping[Place, ErrorCode]) -> None:
-        """What a broker says of its partitions; those of which it says nothing have to be told again."""
+        """The response of a broker. Partitions without a code are retried."""
         completion = self.pending.get(request.transactional_id)
         if completion is None:
             return
@@ -93,7 +96,7 @@ class PendingCompletions:
         for place in sorted(completion.unmarked - completion.sent.keys()):
             leader = self._host.leader(place)
             if leader is None:
-                # Its topic was deleted, and with it what the marker would have been about.
+                # The topic was deleted.
                 completion.unmarked.discard(place)
             elif leader < 0:
                 has_leaders = False
@@ -119,7 +122,7 @@ class PendingCompletions:
         for request in sent:
             completion.sent.update(dict.fromkeys(request.partitions, request))
         if sent:
-            # Last of all: they may be answered at once.
+            # Last: the responses may arrive within this call.
             self._host.send_markers(sent)
 
     def _schedule_retry(self, completion: Completion) -> None:

@@ -1,14 +1,16 @@
-"""The end of a transaction: EndTxn, time-outs, and producers that are fenced. Errors are Kafka's, in Kafka's order.
+"""The end of a transaction: EndTxn, timeouts, and fenced producers. Errors are Kafka's, in Kafka's order.
 
-An end is decided by one record, Prepare…: once that counts it is final, the producer has its answer, and `completing.py` tells
-the partitions. The tables say what EndTxn does; what is not in one is INVALID_TXN_STATE.
+One record, PrepareCommit or PrepareAbort, decides the outcome. When it is committed, the outcome is final,
+the producer gets its response, and `completion.py` writes the markers. The tables below map states to
+outcomes of EndTxn; a missing entry is INVALID_TXN_STATE.
 
-Version 1 keeps the epoch: a repetition is known by the state alone. Version 2 (KIP-890, from version 5 of EndTxn) raises it and says
-so in the answer, so that a repetition is known by the epoch before; and it may abort what has not begun, since a client cannot
-know whether any of its batches has come. When the epochs are used up the producer goes on with another id from epoch 0.
-
-Who is fenced, or takes too long, has its transaction aborted in the manner of version 2, whatever its own: its next request is
-refused, or if it comes to abort, it may go on.
+- Version 1 keeps the epoch. A retry is recognized by the state alone.
+- Version 2 (KIP-890, EndTxn version 5 and later) raises the epoch and returns the new one. A retry is
+  recognized by the previous epoch. A client may abort an empty transaction, since it cannot know whether a
+  batch arrived.
+- When the epochs are used up, the producer continues with another producer id and epoch 0.
+- If a producer is fenced or times out, its transaction is aborted as in version 2, whatever its own version.
+  Its next request is refused, unless that request aborts the transaction.
 """
 
 from __future__ import annotations
@@ -26,14 +28,14 @@ if TYPE_CHECKING:
     from ottla.ports.coordination import Reply, Response
     from ottla.transactions.shard import Shard
 
-#: Before this version clients do not know PRODUCER_FENCED (KIP-588).
+#: The first version with PRODUCER_FENCED (KIP-588).
 FENCED_SINCE: Final = 2
-#: From this version on the end raises the epoch (KIP-890).
+#: The first version in which the end raises the epoch (KIP-890).
 RAISES_SINCE: Final = 5
 
 _Outcomes = Mapping[tuple[State, bool], ErrorCode | Event]
 
-#: By state, and whether it is to commit. Version 1.
+#: Version 1: by state, and whether to commit.
 _V1_OUTCOMES: Final[_Outcomes] = {
     (State.ONGOING, True): Event.COMMITTED,
     (State.ONGOING, False): Event.ABORTED,
@@ -42,7 +44,7 @@ _V1_OUTCOMES: Final[_Outcomes] = {
     (State.COMPLETE_COMMIT, True): ErrorCode.NONE,
     (State.COMPLETE_ABORT, False): ErrorCode.NONE,
 }
-#: Version 2, with the present epoch.
+#: Version 2, with the current epoch.
 _V2_OUTCOMES: Final[_Outcomes] = {
     (State.EMPTY, False): Event.ABORTED,
     (State.ONGOING, True): Event.COMMITTED,
@@ -52,7 +54,7 @@ _V2_OUTCOMES: Final[_Outcomes] = {
     (State.COMPLETE_COMMIT, False): Event.ABORTED,
     (State.COMPLETE_ABORT, False): Event.ABORTED,
 }
-#: Version 2, with the epoch before: a repetition.
+#: Version 2, with the previous epoch: a retry.
 _V2_RETRY_OUTCOMES: Final[_Outcomes] = {
     (State.EMPTY, True): ErrorCode.PRODUCER_FENCED,
     (State.EMPTY, False): ErrorCode.PRODUCER_FENCED,
@@ -60,15 +62,15 @@ _V2_RETRY_OUTCOMES: Final[_Outcomes] = {
     (State.PREPARE_ABORT, False): ErrorCode.CONCURRENT_TRANSACTIONS,
     (State.COMPLETE_COMMIT, True): ErrorCode.NONE,
     (State.COMPLETE_ABORT, False): ErrorCode.NONE,
-    # A client repeats what it asked for, so the coordinator itself has aborted: the time-out was over. Clients treat
-    # INVALID_TXN_STATE as fatal, while Kafka Streams recovers from being fenced (KAFKA-20785).
+    # A retry of a commit: the coordinator has aborted after the timeout. INVALID_TXN_STATE is fatal for
+    # clients, while Kafka Streams recovers from PRODUCER_FENCED (KAFKA-20785).
     (State.PREPARE_ABORT, True): ErrorCode.PRODUCER_FENCED,
     (State.COMPLETE_ABORT, True): ErrorCode.PRODUCER_FENCED,
 }
 
 
 class End(NamedTuple):
-    """An EndTxn request, whatever its version."""
+    """An EndTxn request in any version."""
 
     transactional_id: str
     producer_id: int
@@ -116,16 +118,16 @@ class EndTxnHandler:
             return REFUSALS[match]
         return outcomes.get((transaction.state, request.commit), ErrorCode.INVALID_TXN_STATE)
 
-    # --- by the coordinator itself ------------------------------------------------------------------------------
+    # --- by the coordinator itself --------------------------------------------------------------------------
 
     def fence(
         self, transaction: Transaction, reply: Reply | None = None, response: Response | None = None
     ) -> None:
-        """Abort an ongoing transaction that its producer has lost; who asked for that hears `response`."""
+        """Abort an ongoing transaction and raise its epoch; `reply` gets `response`."""
         self._prepare(transaction, Event.FENCED, V2, reply, response)
 
     def abort_timed_out(self, now_ms: int, limit: int) -> bool:
-        """Abort transactions that take longer than their producers said (R19), this many at most; whether that were all."""
+        """Abort transactions past their timeout (R19), at most `limit`; True if none is left."""
         shard = self._shard
         for transactional_id in list(shard.ongoing):
             transaction = shard.transactions[transactional_id]
@@ -141,7 +143,7 @@ class EndTxnHandler:
                 self.fence(transaction)
         return True
 
-    # --- the decision -------------------------------------------------------------------------------------------
+    # --- the decision ---------------------------------------------------------------------------------------
 
     def _prepare(
         self, transaction: Transaction, event: Event, version: int, reply: Reply | None, response: Response | None = None
@@ -165,7 +167,7 @@ class EndTxnHandler:
             wall_ms,
             producer_epoch=min(epoch + 1, EPOCH_MAX) if version >= V2 else epoch,
             next_producer_id=next_producer_id,
-            # What has not begun and is aborted all the same begins now.
+            # An abort of an empty transaction begins and ends now.
             started_ms=entry.started_ms if entry.state is State.ONGOING else wall_ms,
             client_version=version,
         )
@@ -180,6 +182,6 @@ class EndTxnHandler:
 
 
 def _ended(transaction: Transaction, version: int) -> Response:
-    """The answer to an EndTxn that has succeeded: with version 2, who the producer is from now on."""
+    """The response to a successful EndTxn: in version 2 with the next producer id and epoch."""
     producer_id, producer_epoch = transaction.next_producer if version >= V2 else (NO_ID, -1)
     return {"error_code": 0, "producer_id": producer_id, "producer_epoch": producer_epoch}

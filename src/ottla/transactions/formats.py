@@ -1,18 +1,20 @@
-"""The records of `__transaction_state`, in Kafka's own formats, so that Kafka's tools and brokers can read them.
+"""The records of `__transaction_state`, in Kafka's own formats, readable for Kafka's tools and brokers.
 
     key      int16 0 | transactional id: int16 length, UTF-8
-    value    int16 version | producer id int64 | epoch int16 | time-out int32 | state int8 |
+    value    int16 version | producer id int64 | epoch int16 | timeout int32 | state int8 |
              partitions: nullable [topic string, numbers [int32]] | last update int64 | start int64
              Version 1, the one that is written, is flexible and ends with tagged fields:
-             0  previous producer id int64         1  next producer id int64        2  the client's transaction version int16
-             3  next producer epoch int16: of two-phase commit (KIP-939), which is not served; read and left alone
-             28532  last epoch int16: our own, below
+             0  previous producer id int64
+             1  next producer id int64
+             2  transaction version of the client int16
+             3  next producer epoch int16: two-phase commit (KIP-939), not supported; read and ignored
+             28532  last epoch int16: ottla's own, see below
 
-No value is a tombstone. A record of another kind, or of a version from the future, is none of ours: `decode` says None.
+A record without a value is a tombstone. `decode` returns None for unknown kinds and newer versions.
 
-The last epoch is the one that a producer had when it asked for its next (KIP-360). Kafka keeps it in memory only, so that there a
-repetition of that request is fenced once the coordinator has moved; rule R15 wants it served. It is written where it is needed,
-in the record that the request leads to, and Kafka passes over a tag that it does not know.
+The last epoch is the epoch that a producer had when it requested its next one (KIP-360). Kafka keeps it in
+memory only: after a change of the coordinator, it fences a retry of that request. Rule R15 wants the retry
+answered, so the record that the request leads to has the last epoch. Kafka ignores the unknown tag.
 """
 
 from __future__ import annotations
@@ -28,12 +30,12 @@ Place: TypeAlias = tuple[str, int]
 
 NO_ID: Final = -1
 NO_EPOCH: Final = -1
-#: The largest epoch. No client ever gets it: it is left for fencing who has the one before.
+#: The largest epoch. Clients never get it: it is reserved to fence a producer with the epoch below.
 EPOCH_MAX: Final = 2**15 - 1
 
 
 class State(Enum):
-    """By number, as it is written, and by the names that DescribeTransactions tells."""
+    """The number in the record, and the name in DescribeTransactions."""
 
     EMPTY = (0, "Empty")
     ONGOING = (1, "Ongoing")
@@ -42,7 +44,7 @@ class State(Enum):
     COMPLETE_COMMIT = (4, "CompleteCommit")
     COMPLETE_ABORT = (5, "CompleteAbort")
     DEAD = (6, "Dead")
-    #: What Kafka has in memory between deciding to fence a producer and aborting its transaction: one step here.
+    #: In-memory state of Kafka between the decision to fence a producer and the abort: one step here.
     PREPARE_EPOCH_FENCE = (7, "PrepareEpochFence")
 
     @property
@@ -55,21 +57,21 @@ class State(Enum):
 
 
 class Entry(NamedTuple):
-    """What a record says of a transactional id: all that there is to know."""
+    """The value of a record: the complete state of a transactional id."""
 
     producer_id: int
     producer_epoch: int
     timeout_ms: int
     state: State
     updated_ms: int
-    #: When the transaction began, -1 before the first one.
+    #: The start of the transaction; -1 before the first one.
     started_ms: int = -1
     partitions: frozenset[Place] = frozenset()
     #: The producer id before this record.
     previous_producer_id: int = NO_ID
-    #: The one that the producer goes on with when this transaction is complete, because its epochs are used up.
+    #: The producer id after this transaction, if the epochs of the current one are used up.
     next_producer_id: int = NO_ID
-    #: 2 if the epoch was, or will be, raised at the transaction's end (KIP-890), else 0.
+    #: 2 if the end of the transaction raises the epoch (KIP-890), else 0.
     client_version: int = 0
     last_epoch: int = NO_EPOCH
 
@@ -106,7 +108,8 @@ _INT16: Final = struct.Struct(">h")
 
 
 def encode(record: Record) -> tuple[bytes, bytes | None]:
-    """Key and value as they stand in the log. Raises Malformed if the record cannot be written, as text that is too long."""
+    """Key and value in the log. Raises Malformed if the record cannot be written, as with too long
+    strings."""
     transactional_id, entry = record
     key = _INT16.pack(_KIND) + write(_KEY, 0, {"transactional_id": transactional_id})
     if entry is None:
@@ -117,7 +120,7 @@ def encode(record: Record) -> tuple[bytes, bytes | None]:
 
 
 def decode(key: bytes | None, value: bytes | None) -> Record | None:
-    """The record, or None if it is of a kind or version that is not known here. Raises Malformed if it is damaged."""
+    """The record; None if its kind or version is unknown. Raises Malformed if it is damaged."""
     if key is None or len(key) < 2:
         raise Malformed("a record without a key")
     if _INT16.unpack_from(key)[0] != _KIND:
@@ -133,7 +136,7 @@ def decode(key: bytes | None, value: bytes | None) -> Record | None:
     row = read(_VALUE, version, value, 2)
     state = _STATES.get(row["state"])
     if state is None or state in (State.DEAD, State.PREPARE_EPOCH_FENCE):
-        raise Malformed(f"a state of number {row['state']}, which is never written")
+        raise Malformed(f"state number {row['state']} is never written")
     del row["next_producer_epoch"]
     row["state"] = state
     row["partitions"] = frozenset(

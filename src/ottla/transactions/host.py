@@ -1,6 +1,7 @@
 """What a transaction shard gets from its host, and the markers that it sends.
 
-The host is `broker/coordinators/transaction_coordinator.py`. How a shard decides and responds is in `ports/coordination.py`.
+The host is `broker/coordinators/transaction_coordinator.py`. How a shard decides and responds is in
+`ports/coordination.py`.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ class Marker(NamedTuple):
     producer_id: int
     producer_epoch: int
     commit: bool
-    #: The leader epoch of the coordinator partition: a partition refuses markers of an earlier coordinator (R18).
+    #: The leader epoch of the coordinator partition: a partition refuses markers of an earlier coordinator
+    #: (R18).
     coordinator_epoch: int
-    #: In version 2 no record of the transaction has the marker's epoch. A partition with that epoch in an open transaction is
-    #: in the next one, and must refuse a late copy of this marker (KIP-890).
+    #: In version 2 no record of the transaction has the marker's epoch. A partition with that epoch in an
+    #: open transaction is in the next one, and must refuse a late copy of this marker (KIP-890).
     transaction_version: int
 
 

@@ -1,12 +1,13 @@
-"""InitProducerId of a transactional id: its producer's id and epoch, and the end of whoever had them. Errors are Kafka's, in
-Kafka's order.
+"""InitProducerId with a transactional id: allocates the producer id and epoch, and fences the previous
+producer. Errors are Kafka's, in Kafka's order.
 
-A new transactional id gets a producer id of its own and epoch 0. Known ones keep their producer id and get the next epoch, which
-fences whoever had the one before; when the epochs are used up they get another producer id. If a transaction is still going
-on it is aborted first, and the producer asks again until that is done (CONCURRENT_TRANSACTIONS).
-
-A producer that names its id and epoch (KIP-360, version 3) wants to go on after an error: it gets the next epoch only if nobody
-has come after it, and the same answer again if it asks again because it was not answered (R15).
+- A new transactional id gets a new producer id and epoch 0.
+- A known one keeps its producer id and gets the next epoch, which fences the producer with the previous
+  epoch. When the epochs are used up, it gets another producer id.
+- An ongoing transaction is aborted first. The producer gets CONCURRENT_TRANSACTIONS and retries until the
+  abort is done.
+- A producer that sends its own id and epoch (KIP-360, version 3) recovers from an error. It gets the next
+  epoch only if no other producer came after it. A retry gets the same response (R15).
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ if TYPE_CHECKING:
     from ottla.ports.coordination import Reply
     from ottla.transactions.shard import Shard
 
-#: Before this version clients do not know PRODUCER_FENCED (KIP-588).
+#: The first version with PRODUCER_FENCED (KIP-588).
 FENCED_SINCE: Final = 4
 
 
 class Init(NamedTuple):
-    """An InitProducerId request, whatever its version."""
+    """An InitProducerId request in any version."""
 
     transactional_id: str
     timeout_ms: int
-    #: Who asks, if it says so.
+    #: The current id and epoch of the producer, if it sends them.
     producer_id: int = NO_ID
     producer_epoch: int = NO_EPOCH
-    #: KIP-939: transactions that an outside coordinator prepares.
+    #: Two-phase commit with an external coordinator (KIP-939).
     two_phase: bool = False
     keep_prepared: bool = False
     version: int = FENCED_SINCE
@@ -89,7 +90,7 @@ class InitProducerIdHandler:
         return ErrorCode.NONE
 
     def _create(self, request: Init, reply: Reply, producer_id: int) -> None:
-        """Nobody has come under this name, or too long ago."""
+        """The transactional id is new, or has expired."""
         entry = Entry(
             producer_id, 0, request.timeout_ms, State.EMPTY, self._host.wall_ms, previous_producer_id=producer_id
         )  # fmt: skip
@@ -98,17 +99,17 @@ class InitProducerIdHandler:
     def _next_epoch(
         self, request: Init, reply: Reply, transaction: Transaction, match: ProducerMatch
     ) -> None:
-        """No transaction is going on: the next epoch, or the same again for who was not answered."""
+        """No transaction is open: return the next epoch, or the same one again for a retry."""
         entry = transaction.entry
         changes: dict[str, Any] = {
             "timeout_ms": request.timeout_ms,
             "partitions": frozenset(),
             "started_ms": -1,
-            # NO_EPOCH if it does not name itself: then it is somebody new, and whoever was before is fenced.
+            # NO_EPOCH for a new producer: the previous one is fenced.
             "last_epoch": request.producer_epoch,
         }
         if match is ProducerMatch.PREVIOUS and entry.producer_epoch < EPOCH_MAX:
-            # It may ask once more, by the id that it had.
+            # It may retry once more, with its previous id.
             changes["previous_producer_id"] = entry.previous_producer_id
             return self._write(reply, transaction.after(Event.INITIALIZED, self._host.wall_ms, **changes))
         if not transaction.epochs_exhausted:
@@ -142,5 +143,5 @@ class InitProducerIdHandler:
 
 
 def refused(code: ErrorCode) -> dict[str, int]:
-    """An answer to InitProducerId or EndTxn that gives no id."""
+    """An error response to InitProducerId or EndTxn."""
     return {"error_code": int(code), "producer_id": NO_ID, "producer_epoch": NO_EPOCH}

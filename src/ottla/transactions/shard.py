@@ -1,10 +1,12 @@
-"""The transactional ids of one partition of `__transaction_state`: what its records make of them, and what time does to them.
+"""The transactional ids of one partition of `__transaction_state`: their state, timeouts and expiration.
 
-`replay` is the only way in which the log comes in: a coordinator that loads a partition calls it for each record, and so does one
-that has just decided. So a state is what the records say, plus deadlines, markers under way, and who waits for a producer id.
+`replay` applies one record. The host calls it for each record of the log at a load, and for each record that
+it schedules. So the state is what the records say, plus deadlines, missing markers, and requests that wait
+for a producer id.
 
-The host calls: `replay`… and `loaded` once; then requests (`initializing`, `adding`, `ending`) and `markers_answered` in any order;
-`forget` when the partition is led elsewhere. Every answer, errors included, leaves only when what it is built on counts.
+The host calls `replay` for each record, then `on_loaded` once. Then it calls requests (`init_producer_id`,
+`add_partitions`, `end_txn`) and `markers_answered` in any order, and `unload` when another broker leads the
+partition. Every response, also an error, is sent only when the records that it depends on are committed.
 """
 
 from __future__ import annotations
@@ -23,26 +25,26 @@ from ottla.transactions.host import MarkerRequest, TransactionHost
 from ottla.transactions.init_producer_id import InitProducerIdHandler
 from ottla.transactions.transaction import PREPARED, TRANSITIONS, Event, Transaction
 
-#: The time-out of a transaction that has none: Kafka writes it for two-phase commits (KIP-939).
+#: The timeout in records of transactions without one: Kafka writes it for two-phase commits (KIP-939).
 _NO_TIMEOUT_MS: Final = 2**31 - 1
 
-#: How many transactions are aborted, and transactional ids forgotten, in one turn: a few milliseconds each. Then others have theirs.
+#: Transactions aborted, and transactional ids removed, in one turn: a few milliseconds each.
 _ABORTS_PER_TURN: Final = 10
 _EXPIRATIONS_PER_TURN: Final = 1_000
 _SLICE_MS: Final = 10
 
-#: By the names that ListTransactions may be asked for.
+#: By the names in ListTransactions.
 STATES: Final[Mapping[str, State]] = {state.title: state for state in State}
 
 
 class Filter(NamedTuple):
-    """What ListTransactions is asked for; None is anything."""
+    """The filters of ListTransactions; None matches all."""
 
     producer_ids: Collection[int] | None = None
     states: Collection[State] | None = None
-    #: Begun longer ago than that.
+    #: Only transactions older than this; -1 matches all.
     duration_ms: int = -1
-    #: Whether a transactional id matches the pattern asked for.
+    #: Whether a transactional id matches the requested pattern.
     matches: Callable[[str], object] | None = None
 
     def accepts(self, transaction: Transaction, wall_ms: int) -> bool:
@@ -62,11 +64,12 @@ class Shard:
         self.number = number
         self.host = host
         self.transactions: dict[str, Transaction] = {}
-        #: Those that have begun and not been ended.
+        #: The ids of ongoing transactions.
         self.ongoing: dict[str, None] = {}
-        #: The bytes of all ids and of the partitions of their transactions.
+        #: The bytes of all ids and partitions of transactions.
         self.size = 0
-        #: Transactional ids whose next record waits for a new producer id, and who waits for that. Nobody else is let near them.
+        #: Transactional ids that wait for a producer id, with the waiting request. Other requests are refused
+        #: meanwhile.
         self.awaiting_producer_id: dict[str, Reply | None] = {}
         self.init_producer_id = InitProducerIdHandler(self)
         self.add_partitions = AddPartitionsHandler(self)
@@ -75,10 +78,10 @@ class Shard:
         self._timeout_alarm = Alarm(host.timers, self._abort_timed_out)
         self._expiration_alarm = Alarm(host.timers, self._remove_expired)
 
-    # --- the log ------------------------------------------------------------------------------------------------
+    # --- the log --------------------------------------------------------------------------------------------
 
     def replay(self, record: Record) -> None:
-        """Make the state what this record says."""
+        """Apply one record."""
         transactional_id, entry = record
         self.ongoing.pop(transactional_id, None)
         known = self.transactions.get(transactional_id)
@@ -96,12 +99,12 @@ class Shard:
             self.ongoing[transactional_id] = None
 
     def on_loaded(self, now_ms: int) -> None:
-        """The log has been replayed: from now on time counts, and ends that were decided on are carried out."""
+        """The log is replayed: start timeouts, and continue with prepared transactions."""
         for transactional_id in self.ongoing:
             self.start_timeout(self.transactions[transactional_id])
         prepared = [each for each, transaction in self.transactions.items() if transaction.state in PREPARED]
         if prepared:
-            # What was read may not count yet.
+            # The end of the log may not be committed yet.
             self.host.schedule(
                 Decision((), [(WhenCommitted(lambda: self._resume_completions(prepared)), {})], is_read=True)
             )
@@ -114,7 +117,7 @@ class Shard:
             self.completions.begin(transactional_id)
 
     def unload(self) -> list[Reply]:
-        """The transactions are coordinated elsewhere; returns those who still wait here."""
+        """Another broker leads the partition: stop all timers; returns the waiting requests."""
         self._timeout_alarm.clear()
         self._expiration_alarm.clear()
         self.completions.unload()
@@ -122,25 +125,25 @@ class Shard:
         self.awaiting_producer_id.clear()
         return waiting
 
-    # --- deciding -----------------------------------------------------------------------------------------------
+    # --- deciding -------------------------------------------------------------------------------------------
 
     def write(self, records: Sequence[Record], answers: Sequence[tuple[Reply, Response]] = ()) -> None:
         self.host.schedule(Decision(records, answers))
 
     def answer(self, reply: Reply, response: Response) -> None:
-        """Answer without a record, once everything counts that the answer is built on."""
+        """Send a response without a record, when all earlier records are committed."""
         self.host.schedule(Decision((), [(reply, response)], is_read=True))
 
     def await_producer_id(
         self, transactional_id: str, reply: Reply | None, then: Callable[[int], None]
     ) -> None:
-        """Go on with a new producer id; if there is none to be had, who waits may try again."""
+        """Call `then` with a new producer id; if none is available, the request gets a retriable error."""
         assert transactional_id not in self.awaiting_producer_id
         self.awaiting_producer_id[transactional_id] = reply
 
         def done(producer_id: int | None) -> None:
             if transactional_id not in self.awaiting_producer_id:
-                # The role has ended meanwhile.
+                # Unloaded meanwhile.
                 return
             del self.awaiting_producer_id[transactional_id]
             if producer_id is not None:
@@ -151,14 +154,14 @@ class Shard:
         self.host.new_producer_id(done)
 
     def markers_answered(self, owed: MarkerRequest, codes: Mapping[Place, ErrorCode]) -> None:
-        """The answer to markers that were sent; without codes: there will be none."""
+        """The response to a marker request; empty `codes` if there is none."""
         self.completions.answered(owed, codes)
 
-    # --- time ---------------------------------------------------------------------------------------------------
+    # --- time -----------------------------------------------------------------------------------------------
 
     def start_timeout(self, transaction: Transaction) -> None:
-        """Time counts for an ongoing transaction. The date of its beginning says how much is left of it, but a clock that was set
-        makes that neither less than nothing nor more than there was."""
+        """Set the deadline of an ongoing transaction from its start time. A changed wall clock cannot make
+        the remaining time negative or longer than the timeout."""
         entry = transaction.entry
         left_ms = min(max(entry.started_ms + entry.timeout_ms - self.host.wall_ms, 0), entry.timeout_ms)
         transaction.deadline_ms = None if entry.timeout_ms == _NO_TIMEOUT_MS else self.host.now_ms + left_ms
@@ -167,7 +170,7 @@ class Shard:
         interval_ms = self.host.config.transaction_abort_timed_out_transaction_cleanup_interval_ms
         self._timeout_alarm.set(now_ms + interval_ms)
         if self.host.is_writable and not self.end_txn.abort_timed_out(now_ms, _ABORTS_PER_TURN):
-            # The rest after others had their turn.
+            # The rest in the next slice.
             self._timeout_alarm.set(now_ms + min(_SLICE_MS, interval_ms))
 
     def _remove_expired(self, now_ms: int) -> None:
@@ -189,10 +192,10 @@ class Shard:
         if records:
             self.write(records)
 
-    # --- telling ------------------------------------------------------------------------------------------------
+    # --- describe and list ----------------------------------------------------------------------------------
 
     def describe(self, transactional_id: str) -> dict[str, Any]:
-        """A row of DescribeTransactions. Of a transaction that ends: the partitions that have no marker yet."""
+        """A row of DescribeTransactions. For an ending transaction: the partitions without a marker."""
         if not transactional_id:
             return {"error_code": int(ErrorCode.INVALID_REQUEST), "transactional_id": transactional_id}
         transaction = self.transactions.get(transactional_id)

@@ -1,13 +1,14 @@
-"""One transactional id: who produces under it, what its transaction is at, and the table of how states follow each other.
+"""One transactional id: its producer, the state of its transaction, and the table of state transitions.
 
-Everything but the deadline follows from the last record (`Entry`), so that a coordinator that has just loaded knows what the one
-before it knew. `after` makes the next record; the state becomes what it says when the host replays it.
+All state but the deadline is in the last record (`Entry`). So a coordinator that has just loaded knows what
+the previous one knew. `after` builds the next record; the state changes when the host replays it.
 
-A producer is known by its id and epoch. Clients of old (transactions of version 1) keep their epoch until they begin anew; since
-KIP-890 (version 2) the epoch is raised at the end of every transaction, so that nothing of one can land in the next, and a
-repeated request is known by the epoch before. `standing` is the one place that compares.
+A producer is identified by its id and epoch. Clients before KIP-890 (transactions of version 1) keep their
+epoch until they initialize again. Since KIP-890 (version 2) the end of every transaction raises the epoch. So
+no batch of one transaction can land in the next, and a retry is recognized by the previous epoch. Only
+`match_producer` compares them.
 
-Called by `initializing.py`, `adding.py`, `ending.py` and `completing.py`, which own the transitions' reasons.
+Called by `init_producer_id.py`, `add_partitions.py`, `end_txn.py` and `completion.py`.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from typing import Any, Final
 from ottla.model.errors import ErrorCode
 from ottla.transactions.formats import EPOCH_MAX, NO_EPOCH, NO_ID, Entry, Record, State
 
-#: Versions of transactions, as records have them. Clients of version 1 and before are all the same here.
+#: The transaction versions in records. Versions 0 and 1 are treated alike.
 V1: Final = 0
 V2: Final = 2
 
-#: The memory of a partition of a transaction.
+#: The memory for one partition of a transaction.
 PLACE_BYTES: Final = 150
 
 
@@ -42,7 +43,7 @@ class Event(Enum):
 _ENDED: Final = (State.COMPLETE_COMMIT, State.COMPLETE_ABORT)
 PREPARED: Final = (State.PREPARE_COMMIT, State.PREPARE_ABORT)
 
-#: The whole life of a transactional id. What is not here cannot happen.
+#: All transitions of a transactional id.
 TRANSITIONS: Final[Mapping[tuple[State, Event], State]] = {
     (State.EMPTY, Event.INITIALIZED): State.EMPTY,
     (State.EMPTY, Event.ADDED): State.ONGOING,
@@ -66,21 +67,21 @@ TRANSITIONS: Final[Mapping[tuple[State, Event], State]] = {
 
 
 class ProducerMatch(Enum):
-    """How an id and epoch that somebody comes with stand to those of the record."""
+    """How the id and epoch in a request compare with those of the record."""
 
-    #: They are the same.
+    #: The current ones.
     CURRENT = auto()
-    #: What they were before the epoch was raised last, by whoever has the present one or was not answered.
+    #: The ones before the epoch was last raised: a retry.
     PREVIOUS = auto()
-    #: What they will be as soon as the transaction that ends now is complete.
+    #: The ones after the transaction that is ending now.
     NEXT = auto()
-    #: An epoch that somebody else has passed, or that nobody has been given.
+    #: The current id with an epoch that was fenced, or never allocated.
     FENCED = auto()
-    #: Another producer's id.
+    #: The id of another producer.
     OTHER = auto()
 
 
-#: What those hear who must be PRESENT.
+#: The errors for requests that need CURRENT.
 REFUSALS: Final[Mapping[ProducerMatch, ErrorCode]] = {
     ProducerMatch.PREVIOUS: ErrorCode.PRODUCER_FENCED,
     ProducerMatch.NEXT: ErrorCode.CONCURRENT_TRANSACTIONS,
@@ -95,7 +96,7 @@ class Transaction:
     def __init__(self, transactional_id: str, entry: Entry) -> None:
         self.transactional_id = transactional_id
         self.entry = entry
-        #: When an ongoing transaction is aborted; None for one that may take for ever (Kafka's two-phase commit).
+        #: When an ongoing transaction is aborted; None without a timeout (Kafka's two-phase commit).
         self.deadline_ms: int | None = None
 
     @property
@@ -104,7 +105,7 @@ class Transaction:
 
     @property
     def size(self) -> int:
-        """The bytes of its id and of its partitions, about."""
+        """The approximate bytes of its id and partitions."""
         return len(self.transactional_id) + PLACE_BYTES * len(self.entry.partitions)
 
     @property
@@ -117,12 +118,12 @@ class Transaction:
 
     @property
     def previous_producer(self) -> tuple[int, int] | None:
-        """The id and epoch before the last raise, if the request that led to it may be repeated."""
+        """The id and epoch before the last raise, if the request that raised it may be retried."""
         entry = self.entry
         if entry.state is State.EMPTY:
             last_epoch = entry.last_epoch
         elif entry.client_version >= V2 and (entry.state in PREPARED or entry.state in _ENDED):
-            # An epoch of 0 is that of a new id: the old one's epochs were used up.
+            # Epoch 0 is that of a new id: the epochs of the old one were used up.
             last_epoch = (entry.producer_epoch or EPOCH_MAX) - 1
         else:
             last_epoch = NO_EPOCH
@@ -132,7 +133,7 @@ class Transaction:
 
     @property
     def next_producer(self) -> tuple[int, int]:
-        """The id and epoch with which the producer goes on after this transaction."""
+        """The id and epoch of the producer after this transaction."""
         entry = self.entry
         if entry.next_producer_id != NO_ID:
             return entry.next_producer_id, 0
@@ -152,7 +153,7 @@ class Transaction:
         return ProducerMatch.CURRENT if producer_epoch == entry.producer_epoch else ProducerMatch.FENCED
 
     def after(self, event: Event, wall_ms: int, **changes: Any) -> Record:
-        """The record that makes it what it is after an event."""
+        """The record that applies an event."""
         entry = self.entry
         usual = {
             "state": TRANSITIONS[entry.state, event], "updated_ms": wall_ms,

@@ -1,1 +1,1 @@
-"""The group and transaction coordinators: their partitions, the loader, transaction markers and verification."""
+"""The group and transaction coordinators: partitions, loader, transaction markers and verification."""

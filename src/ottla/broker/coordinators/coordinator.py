@@ -1,10 +1,11 @@
-"""What the coordinators of groups and of transactions share: tenures by partition of their topic, whose shards answer for names.
+"""The common base of the group and the transaction coordinator: one coordinator partition for each partition
+of their topic that this broker leads.
 
-A name (a group, a transactional id) belongs to a partition of the coordinator's topic, and to the broker that leads it. Of names
-whose partition is being loaded here it says COORDINATOR_LOAD_IN_PROGRESS, of those of other brokers NOT_COORDINATOR. The topic
-is created when it is first asked for.
+A group id or transactional id belongs to one partition of the topic. The leader of that partition is its
+coordinator. While the partition loads, requests get COORDINATOR_LOAD_IN_PROGRESS. On other brokers they get
+NOT_COORDINATOR. The topic is created on first use.
 
-Subclasses: `group_coordinating.py`, `transaction_coordinating.py`.
+Subclasses: `group_coordinator.py`, `transaction_coordinator.py`.
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ if TYPE_CHECKING:
 
 _CREATE_TOPICS_VERSION: Final = 7
 _CREATE_MS: Final = 5_000
-#: After a log that could not be read, or a batch that could not be written.
+#: The pause before a reload after a failed read or write.
 _RELOAD_MS: Final = 1_000
-#: After an internal error a partition is loaded at once, for the sake of its other groups; after the next one within this time, later.
+#: After an internal error a partition reloads at once, for its other groups. Another error within this time
+#: waits `_RELOAD_MS`.
 _RELOAD_SOON_EVERY_MS: Final = 10_000
 
 T = TypeVar("T", bound=CoordinatorPartition)
@@ -42,34 +44,34 @@ class Coordinator(ABC, Generic[T]):
         self.partitions: dict[int, T] = {}
         self._loader = CoordinatorLoader(broker, self.reload)
         self._creating: list[Callable[[ErrorCode], None]] = []
-        #: When a partition was loaded again at once, by number.
+        #: By partition number: the time of the last immediate reload.
         self._reloaded_ms: dict[int, int] = {}
         broker.replica_roles.owners[topic] = self
 
     @abstractmethod
     def new_partition(self, replica: Replica) -> T:
-        """A tenure that begins."""
+        """A coordinator partition for a replica that this broker begins to lead."""
 
     @abstractmethod
     def new_topic(self) -> dict[str, Any]:
-        """How the topic is created: a row of CreateTopics without its name."""
+        """The row of the CreateTopics request for the topic, without its name."""
 
-    # --- requests -----------------------------------------------------------------------------------------------
+    # --- requests -------------------------------------------------------------------------------------------
 
     def partition_number(self, name: str) -> int | None:
-        """The partition that a name belongs to; None while there is no topic."""
+        """The partition number of a group id or transactional id; None while the topic does not exist."""
         topic = self._broker.image.topics.get(self.topic)
         return None if topic is None or not topic.partitions else partition_of(name, len(topic.partitions))
 
     def partition_for(self, name: str) -> T:
-        """Where a name is coordinated. Raises Refusal with what the client should hear."""
+        """The partition of a group id or transactional id. Raises Refusal with the error for the client."""
         number = self.partition_number(name)
         if number is None:
             raise Refusal(ErrorCode.NOT_COORDINATOR)
         return self.partition_at(number)
 
     def partition_at(self, number: int) -> T:
-        """The same by the partition's number."""
+        """Like `partition_for`, by partition number."""
         partition = self.partitions.get(number)
         if partition is None:
             raise Refusal(ErrorCode.NOT_COORDINATOR)
@@ -80,16 +82,17 @@ class Coordinator(ABC, Generic[T]):
         return partition
 
     def writable_partition(self, name: str) -> T:
-        """The same for a request that must write: nothing is decided that could not be written."""
+        """Like `partition_for`, for a request that writes. Raises Refusal if writes are not possible now."""
         partition = self.partition_for(name)
         if not partition.is_writable:
             raise Refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         return partition
 
     def wait_for_load(self, name: str, again: Callable[[], None]) -> bool:
-        """Have `again` called when a name's partition has been loaded, or is not loaded here any more, or that takes long.
+        """Call `again` when the partition is loaded, is no longer led here, or the wait times out; False if
+        it does not wait.
 
-        A load takes a moment after most restarts, and some clients that are told of it ask only twice more before they fail.
+        Most loads are short, and some clients retry COORDINATOR_LOAD_IN_PROGRESS only twice.
         """
         number = self.partition_number(name)
         partition = None if number is None else self.partitions.get(number)
@@ -100,14 +103,14 @@ class Coordinator(ABC, Generic[T]):
         return any(not partition.is_loaded for partition in self.partitions.values())
 
     def load_now(self) -> None:
-        """Somebody asks for all there is: short logs are read before their turn comes."""
+        """Load short logs out of turn, for a request about all groups or transactions."""
         self._loader.load_now()
 
     @property
     def writable_partitions(self) -> list[T]:
         return [partition for partition in self.partitions.values() if partition.is_writable]
 
-    # --- roles --------------------------------------------------------------------------------------------------
+    # --- roles ----------------------------------------------------------------------------------------------
 
     def on_election(self, replica: Replica, now_ms: int) -> None:
         partition = self.partitions[replica.number] = self.new_partition(replica)
@@ -127,10 +130,10 @@ class Coordinator(ABC, Generic[T]):
         partition.unload()
 
     def reload(self, partition: CoordinatorPartition, reason: str, *, soon: bool = False) -> None:
-        """The state of a shard is not that of its log: begin again from the log, after a while, or `soon`."""
+        """Drop a shard that differs from its log, and load it again: after a pause, or at once if `soon`."""
         if self.partitions.get(partition.replica.number) is not partition:
             return
-        self._broker.say(f"{partition.name} is loaded again: {reason}")
+        self._broker.say(f"reloading {partition.name}: {reason}")
         self._unload(partition)
         number, now_ms = partition.replica.number, self._broker.now_ms
         fresh = self.partitions[number] = self.new_partition(partition.replica)
@@ -147,10 +150,11 @@ class Coordinator(ABC, Generic[T]):
             self._broker.timers.add(fresh.reload_timer, now_ms + _RELOAD_MS)
         self._loader.retry_waiting_requests(partition)
 
-    # --- the topic ----------------------------------------------------------------------------------------------
+    # --- the topic ------------------------------------------------------------------------------------------
 
     def create_topic(self, done: Callable[[ErrorCode], None]) -> None:
-        """Create the topic if it is not there: `done(NONE)` when this broker knows of it, or why it is not made."""
+        """Create the topic if it does not exist: `done(NONE)` when the metadata image has it, else
+        `done(error)`."""
         if self.topic in self._broker.image.topics:
             return done(ErrorCode.NONE)
         self._creating.append(done)
@@ -171,11 +175,13 @@ class Coordinator(ABC, Generic[T]):
                 else:
                     broker.say_once(f"{self.topic} cannot be created: {row.error_message or row.error_code}")
             if code is ErrorCode.NONE:
-                broker.controller_channel.when(lambda: self.topic in broker.image.topics, lambda: tell(code))
+                broker.controller_channel.when(
+                    lambda: self.topic in broker.image.topics, lambda: notify(code)
+                )
             else:
-                tell(code)
+                notify(code)
 
-        def tell(code: ErrorCode) -> None:
+        def notify(code: ErrorCode) -> None:
             waiting, self._creating = self._creating, []
             for each in waiting:
                 broker.isolation.run(f"the creation of {self.topic}", each, code)
@@ -187,5 +193,5 @@ class Coordinator(ABC, Generic[T]):
             )
         except Exception as error:
             broker.isolation.contain(f"the creation of {self.topic}", error)
-            tell(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            notify(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         return None

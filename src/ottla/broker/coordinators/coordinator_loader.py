@@ -1,8 +1,9 @@
-"""Reading a coordinator's partition when its role begins: from the start of the log to where it ended then, in slices between the
-turns of others, several partitions one after another.
+"""Loads coordinator partitions: replays a log from its start to the end it had at the election.
 
-Whoever is asked for goes first. Requests that would rather wait than hear that a partition is being loaded are called when it
-has been, or when that takes too long. Called by `coordinating.py`; what the records mean is the tenure's.
+A log is read in slices between other work, one partition after another. A partition with a waiting request
+goes first. A request can wait for the load instead of getting COORDINATOR_LOAD_IN_PROGRESS. It is retried
+when the load is done or the wait times out. Called by `coordinator.py`; `coordinator_partition.py` interprets
+the records.
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ if TYPE_CHECKING:
     from ottla.broker.coordinators.coordinator_partition import CoordinatorPartition
     from ottla.broker.coordinators.host import CoordinatorHost
 
-#: What of a log is replayed before others have their turn: some milliseconds.
+#: Bytes of log replayed in one slice: some milliseconds.
 _SLICE_BYTES: Final = 256 * 1024
 #: How long a request waits for a load.
 _WAIT_MS: Final = 5_000
 
 
 class CoordinatorLoader:
-    """`reload(tenure, reason)` is called if a log cannot be read."""
+    """Calls `reload(partition, reason)` if a log cannot be read."""
 
     def __init__(self, broker: CoordinatorHost, reload: Callable[[CoordinatorPartition, str], None]) -> None:
         self._broker = broker
         self._reload = reload
-        #: Those whose logs are still to be replayed, in the order in which their roles began.
+        #: Partitions that are not loaded yet, in order of election.
         self._waiting: dict[CoordinatorPartition, None] = {}
         self._timer = Later(self._load_turn)
 
@@ -43,26 +44,27 @@ class CoordinatorLoader:
         self._schedule()
 
     def cancel(self, partition: CoordinatorPartition) -> None:
-        """The role is over."""
+        """Stop loading: this broker no longer leads the partition."""
         self._waiting.pop(partition, None)
 
     def load_first(self, partition: CoordinatorPartition) -> None:
-        """It is asked for. Most logs are short, and read at once."""
+        """Load the first slice now, for a request. That is all of most logs."""
         if partition.load_offset < 0 and partition.reload_timer is None:
             self._load_slice(partition)
 
     def load_now(self) -> None:
-        """All are asked for: go on with those whose logs are short, before their turn comes."""
+        """Load a slice of each partition out of turn, up to a limit."""
         budget = 4 * _SLICE_BYTES
         for partition in list(self._waiting):
             if budget <= 0:
                 break
             budget -= self._load_slice(partition)
 
-    # --- those who wait -----------------------------------------------------------------------------------------
+    # --- waiting requests -----------------------------------------------------------------------------------
 
     def wait(self, partition: CoordinatorPartition, again: Callable[[], None]) -> bool:
-        """Have `again` called when it has been loaded, or its role is over, or that takes long; False if it took long before."""
+        """Call `again` when the load is done or cancelled, or after a timeout; False if a wait timed out
+        before."""
         if partition.reload_timer is not None:
             return False
         if partition.wait_timer is None:
@@ -80,31 +82,31 @@ class CoordinatorLoader:
         for again in waiting_requests:
             self._broker.isolation.run(f"a request that waited for {partition.name}", again)
 
-    # --- slices -------------------------------------------------------------------------------------------------
+    # --- slices ---------------------------------------------------------------------------------------------
 
     def _schedule(self) -> None:
         if self._waiting and self._timer.bucket < 0:
             self._broker.timers.add(self._timer, self._broker.now_ms)
 
     def _load_turn(self) -> None:
-        """A slice of the log, or a few short logs."""
+        """Load a slice of one log, or a few short logs."""
         budget = _SLICE_BYTES
         while self._waiting and budget > 0:
             budget -= self._load_slice(next(iter(self._waiting))) + _SLICE_BYTES // 8
         self._schedule()
 
     def _load_slice(self, partition: CoordinatorPartition) -> int:
-        """Replay the next piece of a log; how many bytes it had."""
+        """Replay the next slice of a log; returns its bytes."""
         try:
             return self._replay_slice(partition)
         except Exception as error:
-            # This partition begins again; those behind it go on.
+            # This partition reloads; the others go on.
             self._broker.isolation.contain(f"loading {partition.name}", error, reloads=False)
             self._reload(partition, f"internal error: {error!r}")
             return _SLICE_BYTES
 
     def _finish(self, partition: CoordinatorPartition, steps: Steps[None]) -> None:
-        """The log was replayed. With few groups the rest is done at once, with very many in slices."""
+        """Finish a load: at once with few groups, in slices with very many."""
         cost = 0
         for step in steps:
             cost += step if isinstance(step, int) else 1
@@ -150,7 +152,7 @@ class CoordinatorLoader:
             self._reload(partition, str(error))
             return _SLICE_BYTES
         records: list[Record] = []
-        # Compaction leaves batches without records: those at the end of a piece are passed over.
+        # Compaction leaves batches without records; `passed` also skips those at the end of a slice.
         passed = partition.load_offset
         try:
             for batch in whole_batches(data):
@@ -159,7 +161,7 @@ class CoordinatorLoader:
                 if not attributes & (CONTROL_BIT | TRANSACTIONAL_BIT):
                     records += decode_batch(batch)
                 elif header[0] + header[6] >= partition.load_offset:
-                    # What came before it is looked at before it.
+                    # Records before a transactional batch or a marker are replayed first.
                     partition.replay(record for record in records if record.offset >= partition.load_offset)
                     records = []
                     if not attributes & CONTROL_BIT:
@@ -174,7 +176,7 @@ class CoordinatorLoader:
             self._reload(partition, str(error))
             return _SLICE_BYTES
         if records and records[0].offset < partition.load_offset:
-            # The first batch may begin before the offset that was asked for.
+            # The first batch may begin before the requested offset.
             records = [record for record in records if record.offset >= partition.load_offset]
         partition.replay(records)
         if passed <= partition.load_offset or passed >= partition.load_end_offset:

@@ -1,12 +1,17 @@
-"""A broker's time as the coordinator of one partition: what is decided there is written down, and answered once that counts.
+"""One partition of `__consumer_offsets` or `__transaction_state` that this broker coordinates.
 
-It begins when this broker begins to lead the partition: the log is read (`loading.py`) and replayed into a shard, which is pure and
-decides (`groups/shard.py`, `transactions/shard.py`). What the shard decides in a turn is written at its end as one batch, and
-answered when the high watermark has passed it. An answer that tells what was written before waits for that too: nobody
-hears of what could be lost. If a batch cannot be written, the state is ahead of the log: the shard is dropped and loaded
-again, and nothing was promised. The tenure ends with the role; who waits then hears NOT_COORDINATOR.
+- When this broker becomes the leader, `coordinator_loader.py` replays the log into a shard
+  (`groups/shard.py`, `transactions/shard.py`). The shard is pure: it decides, and this class writes and
+  responds.
+- All decisions of a turn are written at its end as one batch. Their responses are sent when the high
+  watermark has passed the batch.
+- A response that reads earlier records waits until those are committed. So no client sees state that could be
+  lost.
+- If a batch cannot be written, memory is ahead of the log. The shard is dropped and loaded again.
+- When the leader role ends, waiting requests get NOT_COORDINATOR.
 
-Subclasses are the hosts of their shards: they say what records look like, and what a shard may know of the broker.
+Subclasses are the hosts of their shards. They encode and decode records, and give the shard what it needs of
+the broker.
 """
 
 from __future__ import annotations
@@ -30,15 +35,15 @@ if TYPE_CHECKING:
     from ottla.broker.coordinators.host import CoordinatorHost
     from ottla.replication.replica import Replica
 
-#: A batch is closed when it has grown to this, well below what a topic takes.
+#: The size at which a batch is closed, well below max.message.bytes.
 _BATCH_BYTES: Final = 256 * 1024
-#: What a batch has beside its records, and a record beside its key and value, at most.
+#: Upper bound on the bytes of a batch besides its records, and of a record besides its key and value.
 _OVERHEAD_BYTES: Final = 128
-#: Records that are written in one turn, and answers that are given: some milliseconds.
+#: Records written in one turn, and responses sent: some milliseconds.
 _RECORDS_PER_TURN: Final = 2000
 _ANSWERS_PER_TURN: Final = 100
 
-#: What a client may hear of a batch that was not written.
+#: The error for the client when a batch is not written.
 _CLIENT_ERRORS: Final = {
     ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
@@ -49,7 +54,7 @@ Answers = list[tuple[Reply, Response]]
 
 
 class CoordinatorShard(Protocol):
-    """What every shard is to its host."""
+    """The part of a shard that its host calls for every kind."""
 
     def replay(self, record: Any) -> None: ...
 
@@ -59,7 +64,7 @@ class CoordinatorShard(Protocol):
 
 
 class ShardTimers:
-    """The timers that a shard is handed: they tell whose they are, for when one of them raises (`isolation.py`)."""
+    """The timers of one shard. If one raises, `isolation.py` finds the coordinator partition by `host`."""
 
     __slots__ = ("_timers", "host")
 
@@ -89,28 +94,28 @@ class CoordinatorPartition(ABC):
         self.replica = replica
         self.is_loaded = False
         self.is_over = False
-        #: While it loads: where it is in the log, and where that ended when the role began.
+        #: While it loads: the next offset to replay, and the end of the log at the election.
         self.load_offset = -1
         self.load_end_offset = -1
         self.reload_timer: Later | None = None
-        #: Those who came while it loads and are called when that is over, and how long they wait at most.
+        #: Requests that wait for the load, and the timer that ends their wait.
         self.waiting_requests: list[Callable[[], None]] = []
         self.wait_timer: Later | None = None
-        #: This turn's records, encoded, and the answers that wait for them.
+        #: This turn's records, encoded, and the responses that wait for them.
         self.unwritten: list[tuple[bytes, bytes | None]] = []
         self.unanswered: Answers = []
-        #: The answers that wait for batches which were written and do not count yet, oldest first.
+        #: The responses that wait for written batches that are not committed yet, oldest first.
         self._batches: deque[Answers] = deque()
 
     @abstractmethod
     def encode(self, record: Any) -> tuple[bytes, bytes | None]:
-        """A decided record as it is written. Raises Malformed if it cannot be."""
+        """Key and value of a decided record. Raises Malformed if it cannot be written."""
 
     @abstractmethod
     def decode(self, record: Record) -> Any:
-        """A record of the log as it is replayed; None if it is of no known kind. Raises Malformed."""
+        """A record of the log for `replay`; None if its kind is unknown. Raises Malformed."""
 
-    # --- what every shard is handed -----------------------------------------------------------------------------
+    # --- the host of the shard ------------------------------------------------------------------------------
 
     @property
     def config(self) -> BrokerConfig:
@@ -127,7 +132,7 @@ class CoordinatorPartition(ABC):
 
     @property
     def record_bytes_max(self) -> int:
-        """How many bytes the key and the value of a record may have together."""
+        """The largest size of a record's key and value together."""
         return batch_bytes_max(self.replica) - _OVERHEAD_BYTES
 
     def fits(self, record: Any) -> bool:
@@ -138,9 +143,9 @@ class CoordinatorPartition(ABC):
         return len(key) + len(value or b"") <= self.record_bytes_max
 
     def _encoded(self, records: Sequence[Any]) -> list[tuple[bytes, bytes | None]]:
-        """The records of a decision as they are written. Raises Malformed if one cannot be: then none is."""
+        """Encode the records of a decision. Raises Malformed if one cannot be written: then none is."""
         encoded = []
-        # So much fits in any case.
+        # This size always fits.
         small = limits.COORDINATOR_RECORD_BYTES - _OVERHEAD_BYTES
         for record in records:
             key, value = row = self.encode(record)
@@ -152,7 +157,9 @@ class CoordinatorPartition(ABC):
     def _check_size(self, key: bytes, value: bytes | None) -> None:
         size = len(key) + len(value or b"")
         if size > self.record_bytes_max:
-            raise Malformed(f"a record has {size} bytes, at most {self.record_bytes_max} can be written")
+            raise Malformed(
+                f"a record of {size} bytes is larger than the limit of {self.record_bytes_max} bytes"
+            )
 
     def schedule(self, decision: Decision[Any]) -> None:
         records, answers, is_read, is_replayed = decision
@@ -167,8 +174,8 @@ class CoordinatorPartition(ABC):
         try:
             encoded = self._encoded(records)
         except Malformed as reason:
-            # A shard that replays records itself asks first whether they fit; otherwise nothing has changed, and only these answers
-            # are errors.
+            # A shard that replays records itself checks first whether they fit. Otherwise nothing has
+            # changed, and only these requests fail.
             self._refuse(answers, ErrorCode.UNKNOWN_SERVER_ERROR)
             if is_replayed:
                 self._reload(self, str(reason))
@@ -185,7 +192,7 @@ class CoordinatorPartition(ABC):
                 for record in records:
                     replay(record)
             except Exception as error:
-                # Perhaps some of them were: only the log knows what is so.
+                # Some of them may be applied: only the log is right.
                 self._refuse(answers, ErrorCode.UNKNOWN_SERVER_ERROR)
                 self._broker.isolation.contain(f"a decision of {self.name}", error, reloads=False)
                 self.failed(f"a decision could not be applied: {error!r}")
@@ -197,7 +204,7 @@ class CoordinatorPartition(ABC):
 
     def _answer(self, answers: Sequence[tuple[Reply, Response]]) -> None:
         if len(answers) > _ANSWERS_PER_TURN:
-            # A rebalance answers all members at once.
+            # The end of a rebalance answers all members.
             self._broker.slices.begin(self._answer_all(answers), self._on_slices_done)
             return
         for reply, response in answers:
@@ -224,13 +231,13 @@ class CoordinatorPartition(ABC):
             yield 5 * _ANSWERS_PER_TURN
 
     def failed(self, reason: str) -> None:
-        """Its shard was interrupted half-way: what is so is read again from the log."""
+        """The shard may be half changed: reload it from the log."""
         self._reload(self, reason, soon=True)
 
-    # --- the log ------------------------------------------------------------------------------------------------
+    # --- the log --------------------------------------------------------------------------------------------
 
     def write_pending(self) -> None:
-        """Something is about to be appended by itself: what was decided in this turn stands before it. Raises Refusal."""
+        """Write the decisions of this turn before a separate append. Raises Refusal."""
         self._broker.decided.pop(self, None)
         while self.unwritten:
             self.write()
@@ -238,8 +245,8 @@ class CoordinatorPartition(ABC):
             raise Refusal(ErrorCode.NOT_COORDINATOR)
 
     def write(self) -> None:
-        """Append what was decided in this turn. Of very many records only some, and the others in the next turns: the answers wait for
-        all of them."""
+        """Append the decisions of this turn. Very many records are spread over turns; responses wait for the
+        last one."""
         records, self.unwritten = self.unwritten[:_RECORDS_PER_TURN], self.unwritten[_RECORDS_PER_TURN:]
         answers: Answers = []
         if not self.unwritten:
@@ -249,7 +256,7 @@ class CoordinatorPartition(ABC):
         wall_ms = self._broker.wall_ms
         batch: list[Record] = []
         batches = [batch]
-        # So much fits in any case; what the topic allows is looked at when there is more.
+        # This size always fits; the limit of the topic is read only for more.
         batch_max, size = min(_BATCH_BYTES, limits.COORDINATOR_RECORD_BYTES), 0
         try:
             for key, value in records:
@@ -266,7 +273,7 @@ class CoordinatorPartition(ABC):
                 self._append(full, [])
             self._append(batch, answers)
         except Refusal as refusal:
-            # Those that wait for the rest are refused when the shard is dropped.
+            # Responses that wait for the remaining records are refused when the shard is dropped.
             self._refuse(answers, _CLIENT_ERRORS.get(refusal.code, ErrorCode.UNKNOWN_SERVER_ERROR))
             self._reload(self, f"could not write: {refusal}")
         except Exception as error:
@@ -289,7 +296,8 @@ class CoordinatorPartition(ABC):
         self.append_in_order(lambda done: append_as_leader(self._broker, self.replica, batch, done), answers)
 
     def append_in_order(self, append: Callable[[Callable[[ErrorCode], None]], int], answers: Answers) -> None:
-        """Append something behind what has been; the answers wait for it to count. Raises Refusal if nothing was written."""
+        """Append after all earlier batches; `answers` are sent when it is committed. Raises Refusal if
+        nothing was written."""
         self._batches.append(answers)
         try:
             append(self._on_committed)
@@ -299,7 +307,7 @@ class CoordinatorPartition(ABC):
             raise
 
     def _on_committed(self, code: ErrorCode) -> None:
-        """The oldest batch counts, or its outcome will be known elsewhere."""
+        """The oldest batch is committed, or the next leader decides its outcome."""
         if not self._batches:
             return
         answers = self._batches.popleft()
@@ -308,19 +316,21 @@ class CoordinatorPartition(ABC):
         else:
             self._refuse(answers, _CLIENT_ERRORS.get(code, ErrorCode.NOT_COORDINATOR))
 
-    # --- loading ------------------------------------------------------------------------------------------------
+    # --- loading --------------------------------------------------------------------------------------------
 
     def replay(self, records: Iterable[Record]) -> None:
-        """A piece of the log."""
+        """Replay a slice of the log."""
         for record in records:
             self.replay_one(record)
 
     def replay_one(self, record: Record) -> bool:
-        """Whether the record made sense; if not, it is left out."""
+        """Replay a record; False if it is malformed or unknown, and skipped."""
         try:
             known = self.decode(record)
         except Malformed as damage:
-            self._broker.say_once(f"{self.name}: the record at {record.offset} is left out: {damage}")
+            self._broker.say_once(
+                f"{self.name}: skipping the malformed record at offset {record.offset}: {damage}"
+            )
             return False
         if known is None:
             return False
@@ -328,15 +338,16 @@ class CoordinatorPartition(ABC):
         return True
 
     def replay_transactional(self, producer_id: int, records: Iterable[Record]) -> None:
-        """A batch that counts, or not, by the marker of its producer that follows. Only offsets are written so."""
+        """Replay a batch that the next marker of its producer commits or aborts. Only offsets are
+        transactional."""
         self.replay(records)
 
     def replay_marker(self, producer_id: int, commit: bool) -> None:
-        """A marker. Only a partition of groups' offsets has any."""
+        """Replay a marker. Only `__consumer_offsets` has markers."""
         return
 
     def on_loaded(self) -> None:
-        """All there was has been replayed. What of it does not count yet is waited for like an own batch."""
+        """The log is replayed. Its uncommitted end is waited for like an own batch."""
         self.is_loaded = True
         if self.load_end_offset > self.replica.high_watermark:
             self._batches.append([])
@@ -344,16 +355,16 @@ class CoordinatorPartition(ABC):
         self.start_shard()
 
     def finish_load(self) -> Steps[None]:
-        """What is done between the last record and `loaded`, in steps."""
+        """Work between the last record and `on_loaded`, in steps."""
         yield 1
 
     def start_shard(self) -> None:
         self.shard.on_loaded(self._broker.now_ms)
 
-    # --- the end ------------------------------------------------------------------------------------------------
+    # --- the end --------------------------------------------------------------------------------------------
 
     def unload(self) -> None:
-        """The role is over."""
+        """This broker no longer leads the partition: refuse all waiting requests."""
         self.is_loaded = False
         self.is_over = True
         waiting = [reply for reply, _response in self.unanswered]
@@ -363,6 +374,6 @@ class CoordinatorPartition(ABC):
         try:
             waiting += self.shard.unload()
         except Exception as error:
-            # It may be the shard that failed half-way. Those that it alone knows of have their own time-outs.
+            # The shard itself may be what failed. Requests that only it knows of time out.
             self._broker.isolation.contain(f"the end of {self.name}", error, reloads=False)
         self._refuse([(reply, {}) for reply in waiting], ErrorCode.NOT_COORDINATOR)

@@ -1,5 +1,7 @@
-"""The coordinator of groups: the shards of `__consumer_offsets` whose partitions this broker leads (`groups/shard.py`), what they may
-know of the broker, and what befalls their groups from outside: topics that change or go, offsets that expire.
+"""The group coordinator: the partitions of `__consumer_offsets` that this broker leads, each with a shard
+(`groups/shard.py`).
+
+It gives the shards what they need of the broker. It also handles deleted topics and expires offsets.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
     from ottla.replication.replica import Replica
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
-#: How the key of a committed offset begins.
+#: The first bytes of the key of a committed offset.
 _OFFSET_KIND: Final = OFFSET_COMMIT.to_bytes(2, "big")
 _MANY_RECORDS: Final = 100
 _NO_RACKS: Final[frozenset[str]] = frozenset()
@@ -52,10 +54,11 @@ class GroupPartition(CoordinatorPartition):
     def __init__(self, groups: GroupCoordinator, broker: CoordinatorHost, replica: Replica) -> None:
         super().__init__(broker, OFFSETS_TOPIC, replica, groups.reload)
         self._groups = groups
-        #: By producer id: the commits of its transaction that are looked at in slices. Its end interrupts them.
+        #: By producer id: TxnOffsetCommit requests that are processed in slices. The end of the transaction
+        #: stops them.
         self.under_way: dict[int, set[Any]] = {}
         self.shard = Shard(replica.number, self)
-        #: GroupCoordinator that have to be rebalanced once they are loaded.
+        #: Groups to rebalance after the load.
         self._changed: list[ClassicGroup] = []
 
     def encode(self, record: GroupRecord) -> tuple[bytes, bytes | None]:
@@ -64,7 +67,7 @@ class GroupPartition(CoordinatorPartition):
     def _encoded(self, records: Sequence[GroupRecord | Encoded]) -> list[tuple[bytes, bytes | None]]:
         if len(records) < _MANY_RECORDS:
             return super()._encoded(records)
-        # Those that are encoded already were checked then.
+        # Encoded records were checked when they were encoded.
         others = iter(super()._encoded([record for record in records if type(record) is not Encoded]))
         return [record if type(record) is Encoded else next(others) for record in records]
 
@@ -72,8 +75,11 @@ class GroupPartition(CoordinatorPartition):
         return decode(record.key, record.value)
 
     def replay(self, records: Iterable[Record]) -> None:
-        """Of the offsets in a piece only the last of a key is looked at, unless that makes no sense: what they come to depends on no other
-        kind of record. Transactional batches and markers end a piece (`loading.py`)."""
+        """Replay a slice of the log.
+
+        Only the last offset of each key is replayed, unless it is malformed: offsets do not depend on other
+        kinds of records. `coordinator_loader.py` ends a slice at transactional batches and markers.
+        """
         offsets: list[Record] = []
         for record in records:
             if record.key is not None and record.key[:2] == _OFFSET_KIND:
@@ -81,8 +87,8 @@ class GroupPartition(CoordinatorPartition):
             else:
                 self.replay_one(record)
         latest = {record.key: record for record in offsets}
-        senseless = [record for record in latest.values() if not self.replay_one(record)]
-        if senseless:
+        malformed = [record for record in latest.values() if not self.replay_one(record)]
+        if malformed:
             for record in offsets:
                 self.replay_one(record)
 
@@ -92,7 +98,9 @@ class GroupPartition(CoordinatorPartition):
             try:
                 decoded = self.decode(record)
             except Malformed as damage:
-                self._broker.say_once(f"{self.name}: the record at {record.offset} is left out: {damage}")
+                self._broker.say_once(
+                    f"{self.name}: skipping the malformed record at offset {record.offset}: {damage}"
+                )
                 continue
             if decoded is not None:
                 known.append(decoded)
@@ -101,7 +109,7 @@ class GroupPartition(CoordinatorPartition):
     def replay_marker(self, producer_id: int, commit: bool) -> None:
         self.shard.replay_end_marker(producer_id, commit)
 
-    # --- transactions -------------------------------------------------------------------------------------------
+    # --- transactions ---------------------------------------------------------------------------------------
 
     def commit_in_transaction(
         self,
@@ -111,12 +119,13 @@ class GroupPartition(CoordinatorPartition):
         commits: Iterable[Commit],
         answer: tuple[Reply, Response],
     ) -> None:
-        """Write offsets that count once their transaction is committed. Raises Refusal; then nothing was written."""
+        """Write offsets that are pending until their transaction commits. Raises Refusal if nothing was
+        written."""
         records = self.shard.offset_records(group_id, commits, -1)
         self.append_in_transaction(producer_id, producer_epoch, records, self.rows(records), answer)
 
     def rows(self, records: Iterable[GroupRecord]) -> list[Record]:
-        """As they are written. Raises Refusal if one cannot be."""
+        """The log records of offset commits. Raises Refusal if one cannot be written."""
         wall_ms = self.wall_ms
         try:
             return [Record(0, wall_ms, *self.encode(record)) for record in records]
@@ -127,7 +136,7 @@ class GroupPartition(CoordinatorPartition):
         self, producer_id: int, producer_epoch: int, records: Sequence[GroupRecord], rows: list[Record],
         answer: tuple[Reply, Response],
     ) -> None:  # fmt: skip
-        """The same for records that are encoded already."""
+        """Like `commit_in_transaction`, for encoded records."""
         self.write_pending()
         self.replica.log.producers.check_epoch(producer_id, producer_epoch)
         size = sum(len(row.key or b"") + len(row.value or b"") for row in rows)
@@ -140,18 +149,21 @@ class GroupPartition(CoordinatorPartition):
     def end_transaction(
         self, producer_id: int, producer_epoch: int, marker: Marker, done: Callable[[ErrorCode], None]
     ) -> None:
-        """Write a marker; the offsets that were pending with it count, or are dropped. Raises Refusal; then nothing was written."""
+        """Write a marker, which commits or drops the pending offsets of the transaction.
+
+        Raises Refusal if nothing was written.
+        """
         self.under_way.pop(producer_id, None)
         self.write_pending()
         self.append_in_order(
-            lambda counts: append_marker_as_leader(
-                self._broker, self.replica, producer_id, producer_epoch, marker, counts
+            lambda committed: append_marker_as_leader(
+                self._broker, self.replica, producer_id, producer_epoch, marker, committed
             ),
             [(CommitCallback(done), {})],
         )
         self.shard.replay_end_marker(producer_id, marker.commit)
 
-    # --- what the shard is handed -------------------------------------------------------------------------------
+    # --- the host of the shard ------------------------------------------------------------------------------
 
     @property
     def budget(self) -> Budget:
@@ -209,7 +221,7 @@ class GroupPartition(CoordinatorPartition):
 class GroupCoordinator(Coordinator[GroupPartition]):
     def __init__(self, broker: CoordinatorHost) -> None:
         super().__init__(broker, OFFSETS_TOPIC)
-        #: Grows with every change of topics, partitions and racks: groups look at them anew.
+        #: Grows with every change of topics, partitions and racks: groups then check their topics again.
         self.topics_version = 0
         self._is_expiring = False
         self.budget = Budget(self._usage, self._count)
@@ -234,7 +246,7 @@ class GroupCoordinator(Coordinator[GroupPartition]):
         config = self._broker.config
         return {
             "num_partitions": config.offsets_topic_num_partitions,
-            # Nobody else will ever come to a single node.
+            # A single node never gets another replica.
             "replication_factor": config.offsets_topic_replication_factor if self._broker.clustered else 1,
             "configs": [
                 {"name": "cleanup.policy", "value": "compact"},
@@ -243,14 +255,14 @@ class GroupCoordinator(Coordinator[GroupPartition]):
             ],
         }
 
-    # --- requests -----------------------------------------------------------------------------------------------
+    # --- requests -------------------------------------------------------------------------------------------
 
     def shard(self, group_id: str) -> Shard:
-        """The shard of a group. Raises Refusal with what the client should hear."""
+        """The shard of a group. Raises Refusal with the error for the client."""
         return self.partition_for(group_id).shard
 
     def writable_shard(self, group_id: str) -> Shard:
-        """The same for a request that must write."""
+        """Like `shard`, for a request that writes."""
         return self.writable_partition(group_id).shard
 
     @property
@@ -267,7 +279,7 @@ class GroupCoordinator(Coordinator[GroupPartition]):
             return usage
 
         def counted(usage: Usage | None, error: Exception | None) -> None:
-            # Without a count all of it is counted in one go by the next request.
+            # The count in slices failed: count at once.
             done(self._usage() if usage is None else usage)
             self._contain("counting the groups", None, error)
 
@@ -279,10 +291,10 @@ class GroupCoordinator(Coordinator[GroupPartition]):
             usage = usage.plus(shard.usage)
         return usage
 
-    # --- what happens elsewhere ---------------------------------------------------------------------------------
+    # --- changes of the metadata ----------------------------------------------------------------------------
 
     def follow(self, before: Image, records: Iterable[Any]) -> None:
-        """GroupCoordinator may have others to read; and offsets in a topic that was deleted go with it."""
+        """Apply new metadata records: note changed topics, and remove the offsets of deleted topics."""
         records = list(records)
         if any(isinstance(record, (Topic, TopicRemoved, NewPartitions, BrokerRecord)) for record in records):
             self.topics_version += 1
@@ -311,7 +323,7 @@ class GroupCoordinator(Coordinator[GroupPartition]):
                 yield from partition.shard.remove_stray_offsets()
                 yield from partition.shard.expire_offsets(self._broker.wall_ms)
             except Exception as error:
-                # Of this partition alone: the others are visited.
+                # The other partitions continue.
                 self._broker.isolation.contain(f"expiring offsets of {partition.name}", error)
 
     def _expired(self, _result: None, error: Exception | None) -> None:

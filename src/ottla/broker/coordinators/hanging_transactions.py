@@ -1,8 +1,8 @@
-"""Whether a transaction hangs: it is open in a partition here, and no coordinator will ever end it there (KIP-664).
+"""Finds hanging transactions: open in a partition here, while no coordinator will ever end them (KIP-664).
 
-An administrator may write the abort marker of such a one (WriteTxnMarkers). A client that is no broker is not believed that it hangs:
-every coordinator of transactions is asked, with ListTransactions and DescribeTransactions. If one cannot be asked, or does not
-answer in time, nothing is known.
+An administrator may abort a hanging transaction with WriteTxnMarkers. The broker checks the claim first: it
+asks every transaction coordinator, with ListTransactions and DescribeTransactions. If one coordinator cannot
+be reached or does not answer in time, the result is unknown.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from ottla.metadata.records import Partition
     from ottla.transactions.formats import Place
 
-#: The lane of ASK: nobody but an administrator waits for it.
+#: The lane of ASK: only administrators wait for it.
 _LANE: Final = -5
 _ANSWER_MS: Final = 2_000
-#: Its partitions have no marker yet, or not all of them.
+#: States in which some partition has no marker yet.
 _OPEN: Final = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 
-#: By producer id the partitions whose transaction a coordinator will end; None if that is not known.
+#: By producer id: the partitions whose transaction a coordinator will end; None if unknown.
 Coordinated: TypeAlias = Mapping[int, Collection["Place"]] | None
 
 
@@ -37,7 +37,8 @@ class HangingTransactions:
         self._under_way = 0
 
     def ask(self, producer_ids: Collection[int], done: Callable[[Coordinated], None]) -> None:
-        """Ask all coordinators for the open transactions of these producers; `done` once, at once or later."""
+        """Ask all coordinators for the open transactions of these producers. Calls `done` once, now or
+        later."""
         partitions = self._partitions()
         if partitions is None:
             return done({})
@@ -58,7 +59,7 @@ class HangingTransactions:
         def finished(found: Coordinated) -> None:
             self._under_way -= 1
             now = self._partitions()
-            # A coordinator that took over meanwhile was not asked.
+            # A coordinator that was elected meanwhile was not asked.
             same = now is not None and [(each.leader, each.leader_epoch) for each in now] == [
                 (each.leader, each.leader_epoch) for each in before
             ]
@@ -68,7 +69,7 @@ class HangingTransactions:
 
 
 class _Check:
-    """One question to all coordinators."""
+    """One round of requests to all coordinators."""
 
     def __init__(
         self,

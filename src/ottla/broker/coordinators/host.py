@@ -3,7 +3,7 @@
 Each class of this package names the smallest Protocol that it needs:
 
     LeaderHost                  internal_appends.py
-    CoordinatorHost             coordinator.py, coordinator_loader.py, coordinator_partition.py, group_coordinator.py
+    CoordinatorHost             coordinator.py and its loader and partition, group_coordinator.py
     TransactionCoordinatorHost  transaction_coordinator.py
     ProducerIdHost              producer_ids.py
     HangingTransactionsHost     hanging_transactions.py
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 Answered: TypeAlias = Callable[[Any, str | None], None]
 
 
-# --- parts of the broker --------------------------------------------------------------------------------------
+# --- parts of the broker ------------------------------------------------------------------------------------
 
 
 class ErrorIsolation(Protocol):
@@ -98,7 +98,8 @@ class BrokerRequests(Protocol):
         done: Answered,
         limit_ms: int,
     ) -> object:
-        """Send a request to the controller, and again while `moved(response)` says that the controller is elsewhere."""
+        """Send a request to the controller, and again while `moved(response)` says that the controller is
+        elsewhere."""
 
     def when(self, condition: Callable[[], bool], then: Callable[[], None]) -> None:
         """Call `then` when the metadata image satisfies `condition`, or after a time limit."""
@@ -122,7 +123,7 @@ class LocalReplicas(Protocol):
         """By topic name."""
 
 
-# --- what each class is handed --------------------------------------------------------------------------------
+# --- what each class is handed ------------------------------------------------------------------------------
 
 
 class LeaderHost(Protocol):
@@ -135,7 +136,8 @@ class LeaderHost(Protocol):
     def wall_ms(self) -> int: ...
 
     def appended(self, replica: Replica, log: PartitionLog, now_ms: int) -> None:
-        """Advance the high watermark after an append: now, after a sync, or when followers have fetched it."""
+        """Advance the high watermark after an append: now, after a sync, or when followers have fetched
+        it."""
 
 
 class TimerHost(Protocol):
@@ -267,7 +269,8 @@ class TxnMarkersHost(PeerHost, LeaderHost, Protocol):
     def txn_verification(self) -> TxnVerification: ...
 
     def not_here(self, topic_id: bytes | None, name: str | None, number: int) -> ErrorCode | None:
-        """The error for a partition without a replica on this broker; None if the partition does not exist."""
+        """The error for a partition without a replica on this broker; None if the partition does not
+        exist."""
 
     def let_others_sync_first(self, since: int) -> None:
         """Mark the syncs from this index of the outbox on as bulk: other syncs need not wait for them."""

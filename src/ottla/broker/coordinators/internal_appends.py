@@ -1,9 +1,11 @@
-"""Records of the broker's own: what a coordinator writes into a partition that this broker leads, and hearing that they count.
+"""Appends of the broker itself to partitions that it leads: records of coordinators, and transaction markers.
 
-`append_as_leader` is a produce with acks=-1 without a client, and so is `append_marker_as_leader` for the end of a transaction. A
-coordinator owns the partitions of its topic (`Replicating.owners`): it hears `lead` when a role begins and `rest` when it ends, in
-between appends, and reads what is there. What it has appended in a role is told of before that role's `rest`, so afterwards nothing
-is left under way.
+`append_as_leader` is a produce with acks=-1 without a client; `append_marker_as_leader` is the same for a
+marker.
+
+A coordinator owns the partitions of its topic (`ReplicaRoles.owners`): `on_election` is called when this
+broker becomes the leader, `on_resignation` when it stops. The outcome of every append is reported before
+`on_resignation`.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class PendingAppend:
-    """Records that wait for the high watermark, in the same line as clients' produces."""
+    """An append that waits for the high watermark, in the same queue as the produce requests of clients."""
 
     __slots__ = ("_done",)
 
@@ -38,7 +40,7 @@ class PendingAppend:
 
     def failed(self, _replica: Replica, _row: dict[str, Any], code: ErrorCode) -> bool:
         if code is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND:
-            # A client is told that nobody knows. But they are in this log, and whoever owns it waits until somebody does.
+            # A client gets this error. The coordinator keeps waiting: the records are in its log.
             return True
         self._done(code)
         return False
@@ -49,13 +51,14 @@ def append_as_leader(
 ) -> int:
     """Append a batch to a partition that this broker leads; returns its first offset.
 
-    `done(NONE)` once, when the high watermark has passed it, which may be before this returns; or with an error when this broker
-    leads no more: then whether it counts the next leader knows. Raises Refusal if nothing was written.
+    Calls `done(NONE)` when the high watermark has passed the batch, which may be before this returns. Calls
+    `done(error)` when this broker stops leading; then the next leader decides the outcome. Raises Refusal if
+    nothing was written.
     """
     _check_leading(replica)
     if len(batch) > limits.COORDINATOR_RECORD_BYTES and len(batch) > batch_bytes_max(replica):
         raise too_large(len(batch), replica.config)
-    # It is our own: what else an append looks for in a client's batch is not looked for.
+    # An own batch needs no validation.
     header = HEADER.unpack_from(batch)
     try:
         log = replica.log
@@ -88,7 +91,7 @@ def append_marker_as_leader(
     marker: Marker,
     done: Callable[[ErrorCode], None],
 ) -> int:
-    """The same for a marker."""
+    """Like `append_as_leader`, for a marker."""
     _check_leading(replica)
     try:
         log = replica.log
@@ -103,16 +106,21 @@ def append_marker_as_leader(
 
 
 def batch_bytes_max(replica: Replica) -> int:
-    """The largest batch that a coordinator may write. What it needs to go on fits, however low max.message.bytes is set."""
+    """The largest batch of a coordinator. Its own records fit even if max.message.bytes is set very low."""
     return max(replica.config.max_message_bytes, limits.COORDINATOR_RECORD_BYTES)
 
 
 def _check_leading(replica: Replica) -> None:
     leading = replica.leading
     if leading is None:
-        raise Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{replica.topic}-{replica.number} is led elsewhere")
+        raise Refusal(
+            ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{replica.topic}-{replica.number} is not led by this broker"
+        )
     if len(leading.isr) < leading.isr_min:
-        raise Refusal(ErrorCode.NOT_ENOUGH_REPLICAS, f"{replica.topic}-{replica.number} has too small an ISR")
+        raise Refusal(
+            ErrorCode.NOT_ENOUGH_REPLICAS,
+            f"{replica.topic}-{replica.number} has fewer in-sync replicas than min.insync.replicas",
+        )
 
 
 def _await(

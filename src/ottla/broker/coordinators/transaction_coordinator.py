@@ -1,5 +1,7 @@
-"""The coordinator of transactions: the shards of `__transaction_state` whose partitions this broker leads (`transactions/shard.py`),
-and what they may know of the broker: producer ids, who leads which partition, and markers written here or by others.
+"""The transaction coordinator: the partitions of `__transaction_state` that this broker leads, each with a
+shard (`transactions/shard.py`).
+
+It gives the shards what they need of the broker: producer ids, partition leaders, and markers.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ class TransactionPartition(CoordinatorPartition):
     def decode(self, record: Record) -> TransactionRecord | None:
         return decode(record.key, record.value)
 
-    # --- what the shard is handed -------------------------------------------------------------------------------
+    # --- the host of the shard ------------------------------------------------------------------------------
 
     @property
     def now_ms(self) -> int:
@@ -58,13 +60,13 @@ class TransactionPartition(CoordinatorPartition):
     def new_producer_id(self, done: Callable[[int | None], None]) -> None:
         self._broker.producer_ids.give(done)
 
-    def send_markers(self, owed: Sequence[MarkerRequest]) -> None:
-        for each in owed:
+    def send_markers(self, requests: Sequence[MarkerRequest]) -> None:
+        for each in requests:
             answered = partial(self.shard.markers_answered, each)
             try:
                 self._broker.txn_markers.send(each, answered)
             except Exception as error:
-                # As if nobody had answered: they are sent again.
+                # Like a request without a response: the shard retries.
                 self._broker.isolation.contain(f"markers for broker {each.node_id}", error)
                 answered({})
 
@@ -90,7 +92,7 @@ class TransactionCoordinator(Coordinator[TransactionPartition]):
 
     def new_topic(self) -> dict[str, Any]:
         config, clustered = self._broker.config, self._broker.clustered
-        # Nobody else will ever come to a single node.
+        # A single node never gets another replica.
         isr_min = config.transaction_state_log_min_isr if clustered else 1
         return {
             "num_partitions": config.transaction_state_log_num_partitions,

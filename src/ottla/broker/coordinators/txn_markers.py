@@ -1,11 +1,11 @@
-"""Markers on their way: those that end transactions in partitions which this broker leads are written here, the others are sent to
-the brokers that lead them (WriteTxnMarkers).
+"""Transaction markers: written here for partitions that this broker leads, sent to the other leaders with
+WriteTxnMarkers.
 
-What has been sent is answered for only when its answer is there, or when its connection is closed: nothing of it is still to come
-then but what the other broker has already. A marker in a partition of `__consumer_offsets` goes through the coordinator of its
-groups, whose offsets it commits or drops. Each is told of when it counts.
+A sent request is finished when its response arrives or its connection is closed. After that, only what the
+other broker has already received can still be written. A marker in `__consumer_offsets` goes through the
+group coordinator, which commits or drops the pending offsets. Each marker is reported when it is committed.
 
-Called by the coordinators of transactions and by `api/write_txn_markers.py`.
+Called by `transaction_coordinator.py` and by `api/write_txn_markers.py`.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ if TYPE_CHECKING:
     from ottla.replication.replica import Replica
 
 _VERSION: Final = 2
-#: The lane of ASK: markers wait for replicas, and nobody else waits for them.
+#: The lane of ASK: markers wait for replicas, and no other request waits for markers.
 _LANE: Final = -2
-#: Markers that are written in one step, and what each costs (see `model/steps.py`): the log may have to be opened for it.
+#: Markers written in one step, and the cost of each (`model/steps.py`): the log may have to be opened.
 _MARKERS_PER_STEP: Final = 25
 _MARKER_COST: Final = 20
-#: Transactions whose markers are written in the turn in which their ends are committed.
+#: Transactions whose markers are written in the same turn as their commit.
 _TRANSACTIONS_AT_ONCE_MAX: Final = 10
 
 Codes: TypeAlias = Mapping[Place, ErrorCode]
 
 
 class Abort(NamedTuple):
-    """A client's abort marker, and who is told what became of it in each partition."""
+    """An abort marker from a client, and the callback for the outcome in each partition."""
 
     marker: Marker
     places: tuple[Place, ...]
@@ -55,7 +55,7 @@ class Abort(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """An open transaction of a partition: its first offset, and the leader epoch in which it was looked at."""
+    """An open transaction of a partition: its first offset, and the leader epoch at the time of the check."""
 
     first_offset: int
     leader_epoch: int
@@ -64,19 +64,20 @@ class Opened(NamedTuple):
 class TxnMarkers:
     def __init__(self, broker: TxnMarkersHost) -> None:
         self._broker = broker
-        #: Markers to be written here, of the transactions whose ends were committed.
-        self._owed: deque[tuple[MarkerRequest, Callable[[Codes], None]]] = deque()
+        #: Markers to be written here.
+        self._queued: deque[tuple[MarkerRequest, Callable[[Codes], None]]] = deque()
 
-    # --- to others ----------------------------------------------------------------------------------------------
+    # --- to other brokers -----------------------------------------------------------------------------------
 
-    def send(self, owed: MarkerRequest, done: Callable[[Codes], None]) -> None:
-        """Have one broker write a transaction's markers; `done` with what became of each, or nothing if that is not known."""
-        if owed.node_id == self._broker.lifecycle.node_id:
-            if not self._owed:
-                self._broker.put_off(self._write_owed)
-            self._owed.append((owed, done))
+    def send(self, request: MarkerRequest, done: Callable[[Codes], None]) -> None:
+        """Have one broker write the markers of a transaction; `done(codes)`, without codes if the outcome is
+        unknown."""
+        if request.node_id == self._broker.lifecycle.node_id:
+            if not self._queued:
+                self._broker.put_off(self._write_queued)
+            self._queued.append((request, done))
             return None
-        node = self._broker.image.brokers.get(owed.node_id)
+        node = self._broker.image.brokers.get(request.node_id)
         if node is None or node.fenced:
             return done({})
 
@@ -84,51 +85,53 @@ class TxnMarkers:
             done(_codes(body) if body is not None else {})
 
         peer = (node.node_id, node.host, node.port)
-        body = request_encoder(ApiKey.WRITE_TXN_MARKERS, _VERSION)({"markers": [_row(owed)]})
+        body = request_encoder(ApiKey.WRITE_TXN_MARKERS, _VERSION)({"markers": [_row(request)]})
         self._broker.outbox.append((ASK, peer, _LANE, ApiKey.WRITE_TXN_MARKERS, _VERSION, body, answered))
         return None
 
-    # --- here ---------------------------------------------------------------------------------------------------
+    # --- on this broker -------------------------------------------------------------------------------------
 
-    def _write_owed(self) -> None:
-        """Thousands of transactions may time out together: a few are completed at once, the others in slices."""
-        for _ in range(min(len(self._owed), _TRANSACTIONS_AT_ONCE_MAX)):
+    def _write_queued(self) -> None:
+        """Thousands of transactions may time out together: the first few are marked now, the others in
+        slices."""
+        for _ in range(min(len(self._queued), _TRANSACTIONS_AT_ONCE_MAX)):
             self._write_next()
-        if self._owed:
-            self._broker.slices.begin(self._write_rest(), self._rest_written)
+        if self._queued:
+            self._broker.slices.begin(self._write_rest(), self._on_rest_written)
 
     def _write_rest(self) -> Steps[None]:
-        while self._owed:
-            yield _MARKER_COST * min(len(self._owed[0][0].partitions), _MARKERS_PER_STEP)
+        while self._queued:
+            yield _MARKER_COST * min(len(self._queued[0][0].partitions), _MARKERS_PER_STEP)
             self._write_next()
 
-    def _rest_written(self, _result: None, error: Exception | None) -> None:
+    def _on_rest_written(self, _result: None, error: Exception | None) -> None:
         if error is not None:
             self._broker.isolation.contain("the markers of transactions", error)
-        if self._owed:
-            self._broker.put_off(self._write_owed)
+        if self._queued:
+            self._broker.put_off(self._write_queued)
 
     def _write_next(self) -> None:
-        if self._owed:
+        if self._queued:
             self._broker.isolation.run(
-                "the markers of a transaction", self._write_here, *self._owed.popleft()
+                "the markers of a transaction", self._write_here, *self._queued.popleft()
             )
 
-    def _write_here(self, owed: MarkerRequest, done: Callable[[Codes], None]) -> None:
-        if len(owed.partitions) <= _MARKERS_PER_STEP:
-            return self.write_all(owed.marker, owed.partitions, done)
+    def _write_here(self, request: MarkerRequest, done: Callable[[Codes], None]) -> None:
+        if len(request.partitions) <= _MARKERS_PER_STEP:
+            return self.write_all(request.marker, request.partitions, done)
 
         def ended(_result: None, error: Exception | None) -> None:
             if error is not None:
                 self._broker.isolation.contain("the markers of a transaction", error)
                 done({})
 
-        return self._broker.slices.begin(self.write_in_steps(owed.marker, owed.partitions, done), ended)
+        return self._broker.slices.begin(self.write_in_steps(request.marker, request.partitions, done), ended)
 
     def write_in_steps(
         self, marker: Marker, places: tuple[Place, ...], done: Callable[[Codes], None]
     ) -> Steps[None]:
-        """`write_all` for very many partitions. If it is given up in between, no further marker is written, and `done` not called."""
+        """`write_all` for very many partitions. If it is closed early, no more markers are written and `done`
+        is not called."""
         codes: dict[Place, ErrorCode] = {}
         wanted = list(dict.fromkeys(places))
 
@@ -147,7 +150,8 @@ class TxnMarkers:
             done(codes)
 
     def abort_hanging(self, aborts: Sequence[Abort]) -> None:
-        """The same for a client that is no broker: it may abort what hangs, and nothing else. The coordinators are asked once."""
+        """Write abort markers for a client, only for hanging transactions. The coordinators are asked
+        once."""
         opened = [
             {place: self._opened(abort.marker, place) for place in dict.fromkeys(abort.places)}
             for abort in aborts
@@ -186,7 +190,7 @@ class TxnMarkers:
         self.write_all(abort.marker, tuple(hanging), lambda written: abort.done({**codes, **written}))
 
     def _opened(self, marker: Marker, place: Place) -> Opened | ErrorCode:
-        """The transaction that a client's abort marker would end, or why it may not."""
+        """The open transaction that an abort marker of a client would end, or the error for the client."""
         replica = self._replica(place)
         if isinstance(replica, ErrorCode):
             return replica
@@ -203,7 +207,7 @@ class TxnMarkers:
         if marker.producer_epoch != producer.epoch:
             return ErrorCode.INVALID_PRODUCER_EPOCH
         if marker.coordinator_epoch > max(producer.coordinator_epoch, 0):
-            # It would shut out the coordinator of the producer's next transaction.
+            # It would fence the coordinator of the producer's next transaction.
             return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         return Opened(producer.transaction_start, replica.leader_epoch)
 
@@ -216,7 +220,7 @@ class TxnMarkers:
         return replica
 
     def write_all(self, marker: Marker, places: tuple[Place, ...], done: Callable[[Codes], None]) -> None:
-        """The same for partitions that this broker should lead."""
+        """Write a marker to partitions that this broker leads; `done` with an error code for each."""
         codes: dict[Place, ErrorCode] = {}
         wanted = dict.fromkeys(places)
         if not wanted:
@@ -237,7 +241,7 @@ class TxnMarkers:
         return None
 
     def _write(self, marker: Marker, place: Place, done: Callable[[ErrorCode], None]) -> None:
-        """`done` once: when the marker counts, or with why it is not written or nobody knows."""
+        """Calls `done` once: when the marker is committed, or with the error."""
         broker = self._broker
         topic, number = place
         replica = self._replica(place)
@@ -258,10 +262,10 @@ class TxnMarkers:
         return None
 
 
-def _row(owed: MarkerRequest) -> dict[str, Any]:
-    marker = owed.marker
+def _row(request: MarkerRequest) -> dict[str, Any]:
+    marker = request.marker
     by_topic: dict[str, list[int]] = {}
-    for topic, number in owed.partitions:
+    for topic, number in request.partitions:
         by_topic.setdefault(topic, []).append(number)
     return {
         "producer_id": marker.producer_id, "producer_epoch": marker.producer_epoch,

@@ -1,12 +1,21 @@
-"""Whether a batch belongs to a transaction: the leader of a partition asks the coordinator before the first one (R17, KIP-890).
+"""Verification of transactional batches: before the first batch of a transaction, the partition leader asks
+the transaction coordinator (R17, KIP-890).
 
-Without that a batch that comes late would begin a transaction that nobody ends. For clients of version 1 the coordinator is asked
-whether they have added the partition, for those of version 2 it adds it now. The answer holds only if nobody else has led the
-partition meanwhile, and for version 1 if no marker has come to it: that would be the transaction's own; nor is a coordinator asked
-whose successor has written one, which this broker has not heard of. In version 2 it may be that
-of the one before, and an own one has a higher epoch, which refuses the batch. What a producer sends while it is being asked for
-waits behind that, so that its batches keep their order. What was refused in passing comes again: of a producer that a partition has
-never heard of, which might begin anywhere, nothing that it sent after that is taken before it.
+Without the check, a late batch could open a transaction that no coordinator ends. For clients of version 1
+the coordinator verifies that they have added the partition. For clients of version 2 it adds the partition.
+
+A positive answer is valid under these conditions:
+
+- This broker led the partition all the time.
+- Version 1: no marker arrived meanwhile, since that would be the marker of this very transaction. In version
+  2 it may be the marker of the previous transaction; an own marker has a higher epoch, and the append refuses
+  the batch.
+- Version 1: no newer coordinator has written a marker. If the image still names the older coordinator, it is
+  not asked.
+
+Batches that a producer sends during the check wait behind it, to keep their order. A batch refused with a
+retriable error is sent again. If the partition does not know the producer, later batches are rejected until
+the refused one is resent.
 
 Called by `api/produce.py` and `api/txn_offset_commit.py`.
 """
@@ -34,21 +43,21 @@ if TYPE_CHECKING:
 
 _ADD_PARTITIONS: Final = 24
 _VERSION: Final = 5
-#: The lane of ASK: produces wait for it.
+#: The lane of ASK: produce requests wait for it.
 _LANE: Final = -3
 
-#: While a transaction ends, the next one's first batch is asked for again, so often and so long, before its client is troubled.
+#: While the previous transaction completes: the retry interval, and the total time before the produce fails.
 _RETRY_MS: Final = 20
 _PATIENCE_MS: Final = 100
 
-#: Who has not answered by then may be dead, and another coordinate: the client comes again, before it takes this broker for dead. What
-#: is answered later is not heard.
+#: The timeout of one check: the coordinator may be dead. The client retries before its own request timeout. A
+#: later answer is ignored.
 _ANSWER_MS: Final = 10_000
 
-#: What is kept of requests that wait. Beyond it others are refused, and come again.
+#: Upper bound on the bytes of waiting requests. Beyond it requests are refused, and clients retry.
 HELD_BYTES_MAX: Final = 64 * 1024 * 1024
 
-#: Of how many producers and partitions it is remembered what was sent first. Most are forgotten with their first batch.
+#: Upper bound on `_lowest`. Most entries are removed with the first batch.
 _LOWEST_MAX: Final = 10_000
 _SEQUENCE_MASK: Final = 0x7FFFFFFF
 
@@ -63,7 +72,7 @@ class Producer(NamedTuple):
 
 
 class _Guard:
-    """What may happen to a partition while it is asked for."""
+    """Notes changes of a partition during a check."""
 
     __slots__ = ("_leader_epoch", "_replica", "is_marked")
 
@@ -80,7 +89,7 @@ class _Guard:
         try:
             known = self._replica.log.producers.by_id.get(producer_id)
         except DiskError:
-            # The append will say what is wrong.
+            # The append will return the error.
             return -1
         return -1 if known is None else known.coordinator_epoch
 
@@ -88,21 +97,22 @@ class _Guard:
 class TxnVerification:
     def __init__(self, broker: TxnVerificationHost) -> None:
         self._broker = broker
-        #: Those who are being asked for, and what of them waits meanwhile.
+        #: Producers with a check in progress, and their requests that wait behind it.
         self._lines: dict[Producer, deque[Callable[[], None]]] = {}
-        #: How much is kept of requests that wait.
+        #: The bytes of waiting requests.
         self.held_bytes = 0
-        #: By place and producer id: those who are asked for. There may be two, if one has come after the other.
+        #: By partition and producer id: the checks in progress. Two epochs of one producer may be checked at
+        #: once.
         self._guards: dict[tuple[Place, int], dict[Producer, _Guard]] = {}
-        #: The same: the epoch and the lowest sequence of what was sent and not taken yet.
+        #: By partition and producer id: the epoch and the lowest sequence of the batches not appended yet.
         self._lowest: dict[tuple[Place, int], tuple[int, int]] = {}
 
     def is_busy(self, producer: Producer) -> bool:
-        """Whether something of this producer is being asked for."""
+        """Whether a check of this producer is in progress."""
         return producer in self._lines
 
     def waits(self, producer: Producer, again: Callable[[], None]) -> bool:
-        """Whether something of this producer must wait for what came before it; then `again` is called."""
+        """If a check of this producer is in progress, call `again` after it and return True."""
         line = self._lines.get(producer)
         if line is None:
             return False
@@ -112,7 +122,7 @@ class TxnVerification:
     def verify(
         self, producer: Producer, replicas: Mapping[Place, Replica], *, adds: bool, done: Done
     ) -> None:
-        """Ask for some partitions that this broker leads; `done` hears of each, at once or later."""
+        """Check partitions that this broker leads; `done` gets an error code for each, now or later."""
         assert producer not in self._lines
         self._lines[producer] = deque()
         for place, replica in replicas.items():
@@ -145,15 +155,15 @@ class TxnVerification:
         ask()
 
     def marked(self, place: Place, producer_id: int) -> None:
-        """A marker has come: what was asked for before it is not for what comes after it."""
+        """A marker was appended: checks that began before it are not valid for batches after it."""
         for guard in self._guards.get((place, producer_id), {}).values():
             guard.is_marked = True
         self.taken(place, producer_id)
 
-    # --- the first batch ----------------------------------------------------------------------------------------
+    # --- the first batch ------------------------------------------------------------------------------------
 
     def sent(self, place: Place, producer: Producer, sequence: int) -> None:
-        """A batch has come that the partition must not take before the coordinator is asked."""
+        """A batch has arrived that needs a check."""
         key = (place, producer.producer_id)
         epoch, lowest = self._lowest.get(key, (-1, 0))
         if producer.producer_epoch > epoch:
@@ -164,15 +174,15 @@ class TxnVerification:
             self._lowest[key] = (epoch, sequence)
 
     def is_first(self, place: Place, producer: Producer, sequence: int) -> bool:
-        """Whether nothing was sent before this batch that will come again."""
+        """Whether no earlier batch is still to be resent."""
         epoch, lowest = self._lowest.get((place, producer.producer_id), (-1, 0))
         return producer.producer_epoch != epoch or not _is_behind(lowest, sequence)
 
     def taken(self, place: Place, producer_id: int) -> None:
-        """The partition has a batch of the producer, or a marker: from now on it knows what comes next."""
+        """A batch or marker of the producer was appended: the log checks the next sequence itself."""
         self._lowest.pop((place, producer_id), None)
 
-    # --- the answer ---------------------------------------------------------------------------------------------
+    # --- the answer -----------------------------------------------------------------------------------------
 
     def _finish(self, producer: Producer, codes: Codes, done: Done, *, is_guarded: bool) -> None:
         for place, code in codes.items():
@@ -200,7 +210,7 @@ class TxnVerification:
             del self._guards[place, producer.producer_id]
         return guard
 
-    # --- the coordinator ----------------------------------------------------------------------------------------
+    # --- the coordinator ------------------------------------------------------------------------------------
 
     def _ask(
         self, producer: Producer, places: frozenset[Place], adds: bool, done: Callable[[Codes], None]
@@ -214,7 +224,8 @@ class TxnVerification:
         partition = broker.image.topics[TRANSACTIONS_TOPIC].partitions[number]
         leader = partition.leader
         if not adds and partition.leader_epoch < self._newest_coordinator(producer, places):
-            # Whoever leads it now has written a marker: this one does not know yet what has ended.
+            # A newer coordinator has written a marker: the one in the image may not know that the transaction
+            # has ended.
             return done(dict.fromkeys(places, ErrorCode.NOT_COORDINATOR))
         if leader == broker.lifecycle.node_id:
             return self._ask_here(producer, places, adds, done)
@@ -234,7 +245,7 @@ class TxnVerification:
         return None
 
     def _newest_coordinator(self, producer: Producer, places: Collection[Place]) -> int:
-        """The largest epoch of a coordinator that has written a marker of this producer in some partitions."""
+        """The largest coordinator epoch in the markers of this producer in these partitions."""
         guards = [self._guards[place, producer.producer_id][producer] for place in places]
         return max(guard.coordinator_epoch(producer.producer_id) for guard in guards)
 
@@ -258,7 +269,7 @@ class TxnVerification:
 
 
 class _Reply:
-    """The answer of a coordinator that is here: at once, or when its record counts."""
+    """The response of a coordinator on this broker: now, or when its record is committed."""
 
     __slots__ = ("_broker", "_done", "_places", "is_late")
 
@@ -271,12 +282,12 @@ class _Reply:
         self.is_late = False
 
     def answer(self, response: Mapping[str, Any]) -> None:
-        self._tell({place: ErrorCode(code) for place, code in response["partitions"].items()})
+        self._finish({place: ErrorCode(code) for place, code in response["partitions"].items()})
 
     def refuse(self, code: ErrorCode) -> None:
-        self._tell(dict.fromkeys(self._places, code))
+        self._finish(dict.fromkeys(self._places, code))
 
-    def _tell(self, codes: Codes) -> None:
+    def _finish(self, codes: Codes) -> None:
         if self.is_late:
             self._broker.put_off(lambda: self._done(codes))
         else:
@@ -284,7 +295,7 @@ class _Reply:
 
 
 def _is_behind(sequence: int, other: int) -> bool:
-    """Whether it is the smaller of two sequences, which begin again from 0 after the largest."""
+    """Whether `sequence` is before `other`; sequences wrap around to 0."""
     return 0 < (other - sequence) & _SEQUENCE_MASK < 1 << 30
 
 
@@ -300,7 +311,7 @@ def _row(producer: Producer, places: Collection[Place], adds: bool) -> dict[str,
 
 
 def _codes(body: memoryview, places: Collection[Place]) -> Codes:
-    """What the coordinator says of the places that it was asked for."""
+    """The error codes of the requested partitions in the response."""
     try:
         answer = decode_response(_ADD_PARTITIONS, _VERSION, body, 0)
     except MalformedMessage:
