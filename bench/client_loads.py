@@ -49,8 +49,8 @@ class Job:
     seconds: float = 0.0
 
 
-class Measured:
-    """`with Measured(job) as measured: …` and then `measured.figures`: a second's messages, and what they cost."""
+class Measurement:
+    """`with Measurement(job) as measured: …` and then `measured.figures`: a second's messages, and what they cost."""
 
     figures: Figures
 
@@ -58,7 +58,7 @@ class Measured:
         self._job = job
         self._stretch = measure.Stretch((job.broker_pid,))
 
-    def __enter__(self) -> Measured:
+    def __enter__(self) -> Measurement:
         self._cpu_ns = time.process_time_ns()
         self._stretch.__enter__()
         return self
@@ -94,7 +94,7 @@ async def produce(job: Job) -> Figures:
     await writer.write(pairs(job, job.warm))
     await writer.finish()
     writer.delivered = 0
-    with Measured(job) as measured:
+    with Measurement(job) as measured:
         await writer.write(pairs(job, job.messages))
         await writer.finish()
     await writer.close()
@@ -107,7 +107,7 @@ async def consume(job: Job) -> Figures:
     reader = READERS[job.client](job.address, job.topic, job.partitions)
     await reader.open()
     await reader.read(job.warm)
-    with Measured(job) as measured:
+    with Measurement(job) as measured:
         await reader.rewind()
         reader.seen = 0
         size = await reader.read(job.messages)

@@ -252,7 +252,7 @@ class Clients:
         topic = self._topic("paced")
         listener = self._job(client, "listen", topic, messages, warm=RATE_S // 2)
         pacer = self._job(client, "pace", topic, messages, rate_s=RATE_S)
-        with Running(listener) as listening:
+        with JobProcess(listener) as listening:
             listening.wait_ready()
             with measure.Lateness() as late:
                 pace = work(pacer)
@@ -267,7 +267,10 @@ class Clients:
         topic = self._topic("empty")
         with ExitStack() as stack:
             idle = [
-                (client, stack.enter_context(Running(self._job(client, "idle", topic, 0, in_group=in_group))))
+                (
+                    client,
+                    stack.enter_context(JobProcess(self._job(client, "idle", topic, 0, in_group=in_group))),
+                )
                 for client in CLIENTS
                 for in_group in (False, True)
             ]
@@ -337,7 +340,7 @@ def _named(kind: str, figures: Figures) -> Figures:
     return {f"{kind}_{name}": value for name, value in figures.items()}
 
 
-class Running:
+class JobProcess:
     """A job in its process, which is ended with the block whatever happens in it."""
 
     def __init__(self, job: Job) -> None:
@@ -365,7 +368,7 @@ class Running:
         found: Figures = json.loads(output.splitlines()[-1])
         return found
 
-    def __enter__(self) -> Running:
+    def __enter__(self) -> JobProcess:
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -378,7 +381,7 @@ class Running:
 
 
 def work(job: Job) -> Figures:
-    with Running(job) as running:
+    with JobProcess(job) as running:
         return running.figures()
 
 

@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from bench import measure, ottla
-from bench.limits import Limited
+from bench.limits import CpuLimit
 from bench.process import BrokerFailed, Process, free_port
 from bench.workloads import Figures, WorkloadFailed
 from ottla.runtime.local_zookeeper import LocalZookeeper, find_program
@@ -186,7 +186,7 @@ def scaling(cluster: Cluster, requests: int) -> Figures:
 
     Each broker gets a fifth of a core: on one machine all share the cores, and nothing would be gained by more brokers.
     """
-    with Limited(cluster.pids, BROKER_SHARE) as limited:
+    with CpuLimit(cluster.pids, BROKER_SHARE) as limited:
         if limited.reason is not None:
             print(f"bench: scaling is left out: {limited.reason}", file=sys.stderr, flush=True)
             return {}

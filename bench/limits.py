@@ -1,6 +1,6 @@
 """A share of a core for a process, by a control group: three brokers on one small machine, each as on a machine of its own.
 
-Needs root and a cpu controller, of cgroups version 1 or 2; without one `Limited` says why in `reason` and limits nothing.
+Needs root and a cpu controller, of cgroups version 1 or 2; without one `CpuLimit` says why in `reason` and limits nothing.
 """
 
 import os
@@ -13,8 +13,8 @@ _ROOT = Path("/sys/fs/cgroup")
 _PERIOD_US = 10_000
 
 
-class Limited:
-    """`with Limited(pids, share): …`: each of the processes gets at most this share of one core."""
+class CpuLimit:
+    """`with CpuLimit(pids, share): …`: each of the processes gets at most this share of one core."""
 
     def __init__(self, pids: Sequence[int], share: float) -> None:
         self._pids = pids

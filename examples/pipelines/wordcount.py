@@ -31,7 +31,7 @@ pipeline.source("lines", topic="lines", value="string", group="wordcount")
 pipeline.sql("words", r"SELECT explode(split(lower(value), '\\W+')) AS word FROM lines")
 
 
-class Counting(StatefulProcessor):
+class WordCounter(StatefulProcessor):
     """One number a word."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
@@ -52,7 +52,7 @@ def counts(words: DataFrame) -> DataFrame:
         words.where(F.col("word") != "")
         .groupBy("word")
         .transformWithState(
-            statefulProcessor=Counting(),
+            statefulProcessor=WordCounter(),
             outputStructType="word STRING, count BIGINT",
             outputMode="Append",
             timeMode="None",

@@ -95,7 +95,7 @@ def test_other_ways_to_read(broker: Process, way: str) -> None:
 def test_a_paced_message_arrives_after_it_was_sent(broker: Process) -> None:
     with Admin(broker.address) as admin:
         admin.create_topic("paced", 1, 1)
-    with clients.Running(job(broker, OTTLA, "listen", "paced")) as listening:
+    with clients.JobProcess(job(broker, OTTLA, "listen", "paced")) as listening:
         listening.wait_ready()
         asyncio.run(client_loads.pace(job(broker, OTTLA, "pace", "paced", rate_s=3000)))
         found = listening.figures()

@@ -33,7 +33,7 @@ from ottla.cli.progress import ProgressLine
 from ottla.cli.with_spark import log_path, spark_for
 
 if TYPE_CHECKING:
-    from ottla.spark.pipeline.loader import Loaded
+    from ottla.spark.pipeline.loader import LoadedPipeline
     from ottla.spark.pipeline.model import Plan, Problem
 
 app = typer.Typer(
@@ -208,7 +208,7 @@ def _code(problems: Iterable[Problem]) -> int:
     return FAILED if all(each.is_outage for each in problems) else USAGE
 
 
-def _deep_problems(loaded: Loaded, master: str | None, remote: str | None) -> list[Any]:
+def _deep_problems(loaded: LoadedPipeline, master: str | None, remote: str | None) -> list[Any]:
     from ottla.spark.pipeline.plan_check import analyse, check_topics
 
     problems = check_topics(loaded.plan)
@@ -343,13 +343,13 @@ def status(file: File, settings: Set = None, as_json: AsJson = False) -> None:
 # --- shared by the commands ---------------------------------------------------------------------------------
 
 
-def _load(file: Path, settings: list[str] | None, *, complain: bool = True) -> Loaded:
+def _load(file: Path, settings: list[str] | None, *, complain: bool = True) -> LoadedPipeline:
     return _load_together([file], settings, complain=complain)[0]
 
 
 def _load_together(
     files: Sequence[Path], settings: list[str] | None, *, complain: bool = True
-) -> list[Loaded]:
+) -> list[LoadedPipeline]:
     from ottla.spark.pipeline.loader import load_together
     from ottla.spark.pipeline.model import PipelineError
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from ottla.cli.outcome import FAILED, USAGE, CommandError, Stop, print_json, show, usage_error
 from ottla.cli.progress import ProgressLine
 from ottla.spark.pipeline.causes import cause_of, is_the_files
-from ottla.spark.pipeline.loader import Loaded
+from ottla.spark.pipeline.loader import LoadedPipeline
 from ottla.spark.pipeline.model import Plan
 from ottla.spark.pipeline.progress import brief, one_line
-from ottla.spark.pipeline.runner import Run, StepFailed, Watched, ship, stop_together
+from ottla.spark.pipeline.runner import Run, StepFailed, WatchedQuery, ship, stop_together
 from ottla.spark.pipeline.together import session_for
 
 if TYPE_CHECKING:
@@ -25,7 +25,12 @@ POLL_S = 0.1
 
 
 def started(
-    spark: SparkSession, loaded: Sequence[Loaded], py_files: Iterable[str], *, once: bool, remote: bool
+    spark: SparkSession,
+    loaded: Sequence[LoadedPipeline],
+    py_files: Iterable[str],
+    *,
+    once: bool,
+    remote: bool,
 ) -> list[Run]:
     """A run for each; several have a session each. If one cannot be started, those before it are stopped."""
     runs: list[Run] = []
@@ -51,7 +56,7 @@ def _not_started(plan: Plan, failed: StepFailed) -> CommandError:
     return CommandError(said, USAGE if is_the_files(failed.error) else FAILED)
 
 
-def _session(spark: SparkSession, loaded: Loaded) -> SparkSession:
+def _session(spark: SparkSession, loaded: LoadedPipeline) -> SparkSession:
     try:
         return session_for(spark, loaded.plan)
     except Exception as error:
@@ -69,7 +74,7 @@ class Runs:
         return query if len(self._runs) == 1 else f"{run.plan.name}/{query}"
 
     @property
-    def queries(self) -> dict[str, Watched]:
+    def queries(self) -> dict[str, WatchedQuery]:
         return {self._name(run, name): watched for run in self._runs for name, watched in run.queries.items()}
 
     def watch(self, stop: Stop, line: ProgressLine) -> None:
@@ -123,7 +128,7 @@ class Runs:
         )
 
 
-def _ended(watched: Watched) -> dict[str, Any]:
+def _ended(watched: WatchedQuery) -> dict[str, Any]:
     return {
         "state": watched.state,
         "rows": watched.rows,

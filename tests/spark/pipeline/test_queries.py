@@ -82,7 +82,7 @@ def test_a_schema_is_held_against_value_and_columns_and_registered_by_nobody_who
         found = {each.place: each.message for each in problems}
         # A registry that does not have the subject has answered.
         assert [each.place for each in problems if each.is_outage] == ["sinks.auth"]
-        assert "subject 'json-value' is of type JSON, and AVRO is wanted" in found.pop("sinks.kind")
+        assert "subject 'json-value' is of type JSON, not AVRO: change schema_type" in found.pop("sinks.kind")
         assert "Subject 'nowhere' not found" in found.pop("sinks.gone")
         assert "status 401" in found.pop("sinks.auth")
         said = "the rows do not fit the schema of order-value: column id is string, and the schema's field is bigint"

@@ -104,8 +104,8 @@ def _protobuf_paths() -> list[str]:
     ("schema", "reason"),
     [
         ({}, "none is given"),
-        ({"subject": "a", "schema_id": 1}, "not subject and schema_id"),
-        ({"schema_id": 1, "version": 2}, "version goes with subject"),
+        ({"subject": "a", "schema_id": 1}, "subject and schema_id are given"),
+        ({"schema_id": 1, "version": 2}, "version 2 needs subject"),
         ({"schema": "x", "schema_type": "XML"}, "schema_type must be one of"),
         ({"schema": '"int"', "message": "M"}, "message chooses one of a Protobuf schema's"),
     ],

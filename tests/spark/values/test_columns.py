@@ -206,7 +206,7 @@ def test_what_is_wrong_with_the_arguments_is_told_before_any_data_moves(registry
     for mode, error_column, reason in (
         ("DROP", None, "mode must be"),
         ("FAILFAST", "e", "would always be null"),
-        (None, "value", "another name"),
+        (None, "value", "use another name"),
     ):
         with pytest.raises(ValueError, match=reason):
             from_registry("value", registry.url, schema='"int"', mode=mode, error_column=error_column)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.spark.values import protobuf_schema
-from ottla.spark.values.codecs import Plan, compiled, plan, reader_of, writer_of
+from ottla.spark.values.codecs import Plan, SchemaOptions, compiled, plan, reader_of, writer_of
 from ottla.spark.values.faults import BadValue, SchemaError
 from ottla.spark.values.protobuf_schema import Files, files_of, names, names_at
 from ottla.spark.values.registry import NO_ID, Location, Schema
@@ -209,7 +209,7 @@ def test_a_descriptor_set_of_ones_own_needs_no_compiler(order: Plan, monkeypatch
     both = descriptor_pb2.FileDescriptorSet()
     for each in order.files:
         both.file.add().ParseFromString(each)
-    own = plan(NOWHERE, descriptor_set=both.SerializeToString(), message="shop.Order")
+    own = plan(NOWHERE, SchemaOptions(descriptor_set=both.SerializeToString(), message="shop.Order"))
     assert own.schema.id == NO_ID
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
     out = reader_of(own).read(writer_of(order).write({"id": 3}), order.schema)

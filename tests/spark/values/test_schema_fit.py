@@ -3,7 +3,7 @@ import json
 import pytest
 from pyspark.sql.types import StructType
 
-from ottla.spark.values.codecs import plan
+from ottla.spark.values.codecs import SchemaOptions, plan
 from ottla.spark.values.registry import Location
 from ottla.spark.values.schema_fit import misfits
 
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.usefixtures("spark")
 
 
 def found(kind: str, schema: str, columns: str) -> list[str]:
-    planned = plan(Location.of("http://127.0.0.1:9"), schema=schema, schema_type=kind)
+    planned = plan(Location.of("http://127.0.0.1:9"), SchemaOptions(schema=schema, schema_type=kind))
     return misfits(planned, StructType.fromDDL(columns))
 
 

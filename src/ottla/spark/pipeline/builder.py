@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from ottla.spark.pipeline.model import Plan, Problem
-from ottla.spark.pipeline.parser import Place, Written, read_plan
+from ottla.spark.pipeline.parser import FileContent, Place, read_plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -122,7 +122,7 @@ class Pipeline:
         problems = tuple(
             Problem(file or each.file, each.line, each.place, each.message) for each in self._problems
         )
-        return read_plan(Written(file or self._file, self._content, self._lines, problems), self._name)
+        return read_plan(FileContent(file or self._file, self._content, self._lines, problems), self._name)
 
     def _add(self, kind: str, name: str, fields: dict[str, Any]) -> None:
         _, line = _place()

@@ -1,7 +1,7 @@
 """From a file to a plan: YAML is read, Python is run and its pipeline taken; functions that YAML names are found beside it.
 
 The functions and classes of a Python file, and of the modules that it imports from its own folder, travel to Spark's workers by value: a worker
-that once had an older version of a file cannot use that. Those modules are shipped as files, too (`Loaded.modules`), and so are those that it
+that once had an older version of a file cannot use that. Those modules are shipped as files, too (`LoadedPipeline.modules`), and so are those that it
 imports only inside functions; the folder stays on Python's path for them, behind all else, so that it hides nothing.
 """
 
@@ -25,7 +25,7 @@ from ottla.spark.pipeline.parser import read_plan
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedPipeline:
     """A plan, and the Python that was run for it: its own files, and those beside them that they have imported."""
 
     plan: Plan
@@ -35,7 +35,7 @@ class Loaded:
     modules: tuple[Path, ...] = ()
 
 
-def load(path: Path, variables: Mapping[str, str] | None = None) -> Loaded:
+def load(path: Path, variables: Mapping[str, str] | None = None) -> LoadedPipeline:
     """Raises `PipelineError`, and `FileNotFoundError`. `variables` go before the environment."""
     if not path.is_file():
         raise FileNotFoundError(2, "no such file", str(path))
@@ -52,9 +52,9 @@ def load(path: Path, variables: Mapping[str, str] | None = None) -> Loaded:
     )
 
 
-def load_together(paths: Sequence[Path], variables: Mapping[str, str] | None = None) -> list[Loaded]:
+def load_together(paths: Sequence[Path], variables: Mapping[str, str] | None = None) -> list[LoadedPipeline]:
     """Several files, each with the modules of its own folder. Raises as `load`; and where two of those have one name, since workers know one."""
-    found: list[Loaded] = []
+    found: list[LoadedPipeline] = []
     apart: dict[str, ModuleType] = {}
     places: dict[str, Path] = {}
     folders = list(sys.path)
@@ -93,7 +93,7 @@ def _text(path: Path) -> str:
         raise PipelineError([Problem(str(path), line, "", said)]) from None
 
 
-def _load_python(path: Path, variables: Mapping[str, str]) -> Loaded:
+def _load_python(path: Path, variables: Mapping[str, str]) -> LoadedPipeline:
     module, beside = _run(path, variables)
     found = {id(value): value for value in vars(module).values() if isinstance(value, Pipeline)}
     if len(found) != 1:
@@ -104,10 +104,10 @@ def _load_python(path: Path, variables: Mapping[str, str]) -> Loaded:
         )
         raise PipelineError([Problem(str(path), None, "", said)])
     (pipeline,) = found.values()
-    return Loaded(pipeline.plan(str(path)), (module,), beside, _modules([module]))
+    return LoadedPipeline(pipeline.plan(str(path)), (module,), beside, _modules([module]))
 
 
-def _with_functions(plan: Plan, folder: Path, variables: Mapping[str, str]) -> Loaded:
+def _with_functions(plan: Plan, folder: Path, variables: Mapping[str, str]) -> LoadedPipeline:
     """The plan with every FILE.py:NAME found."""
     ran: dict[Path, tuple[ModuleType, tuple[ModuleType, ...]]] = {}
 
@@ -135,7 +135,7 @@ def _with_functions(plan: Plan, folder: Path, variables: Mapping[str, str]) -> L
         else sink
         for name, sink in plan.sinks.items()
     }
-    return Loaded(
+    return LoadedPipeline(
         dataclasses.replace(plan, steps=steps, sinks=sinks),
         tuple(module for module, _ in ran.values()),
         tuple({id(each): each for _, beside in ran.values() for each in beside}.values()),

@@ -1,6 +1,6 @@
 """From what was written, in YAML or Python, to the model: each field by its table, and all that is wrong with the file at once.
 
-Pure. `Written` is what both kinds of file come down to: nested names and values, and the line of each place where it is known.
+Pure. `FileContent` is what both kinds of file come down to: nested names and values, and the line of each place where it is known.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Place = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class FileContent:
     """A file's content. Lines are known for some places, such as ("sources", "orders")."""
 
     file: str
@@ -58,13 +58,13 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"known are {', '.join(names)}" if names else "there are none"
 
 
-def read_plan(written: Written, default_name: str) -> Plan:
+def read_plan(written: FileContent, default_name: str) -> Plan:
     """The pipeline; raises `PipelineError` with every problem that was found."""
-    return _Reading(written).pipeline(default_name)
+    return _PlanParser(written).pipeline(default_name)
 
 
-class _Reading:
-    def __init__(self, written: Written) -> None:
+class _PlanParser:
+    def __init__(self, written: FileContent) -> None:
         self._written = written
         self._problems = list(written.problems)
 

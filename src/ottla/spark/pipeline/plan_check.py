@@ -13,7 +13,7 @@ from ottla.client.settings import Client, bootstrap_addresses
 from ottla.spark.clients import settings_for
 from ottla.spark.pipeline.causes import cause_of, is_the_files
 from ottla.spark.pipeline.model import Plan, Problem, Sink, Source
-from ottla.spark.pipeline.queries import StepFailed, build_tables, parts, prepare
+from ottla.spark.pipeline.queries import StepFailed, build_tables, planned_queries, prepare
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -88,7 +88,7 @@ def analyse(spark: SparkSession, plan: Plan) -> tuple[dict[str, DataFrame], list
     frames: dict[str, DataFrame] = {}
     try:
         frames = build_tables(spark, plan)
-        for part in parts(spark, plan, frames):
+        for part in planned_queries(spark, plan, frames):
             try:
                 prepare(plan, part, rehearses=True)
             except StepFailed as failed:

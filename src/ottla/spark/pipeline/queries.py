@@ -44,12 +44,12 @@ def build_tables(spark: SparkSession, plan: Plan) -> dict[str, DataFrame]:
     frames: dict[str, DataFrame] = {}
     for name, source in plan.sources.items():
         if name in needed:
-            with _told(f"sources.{name}"):
+            with _StepErrors(f"sources.{name}"):
                 _add(frames, name, _late(source_frame(spark, source), source))
     for name, step in plan.steps.items():
         if name not in needed:
             continue
-        with _told(f"steps.{name}"):
+        with _StepErrors(f"steps.{name}"):
             if step.sql is not None:
                 frame = spark.sql(step.sql)
             else:
@@ -72,8 +72,8 @@ def _late(frame: DataFrame, thing: Any) -> DataFrame:
     return frame.withWatermark(thing.watermark.column, thing.watermark.delay)
 
 
-class _told:  # noqa: N801  # reads as a verb where it is used
-    """Whatever goes wrong inside is told with the place in the file."""
+class _StepErrors:
+    """Raises errors of its block as `StepFailed`, with the place in the file."""
 
     def __init__(self, place: str) -> None:
         self._place = place
@@ -145,7 +145,7 @@ def latest_of_each_key(frame: DataFrame) -> DataFrame:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PlannedQuery:
     """A query to be: where in the file it stands, its sink and its rows."""
 
     place: str
@@ -153,22 +153,22 @@ class Part:
     frame: DataFrame
 
 
-def parts(spark: SparkSession, plan: Plan, frames: Mapping[str, DataFrame]) -> list[Part]:
+def planned_queries(spark: SparkSession, plan: Plan, frames: Mapping[str, DataFrame]) -> list[PlannedQuery]:
     """Every sink, and one for each source's records that cannot be decoded. Raises `StepFailed`."""
-    found = [Part(f"sinks.{name}", sink, frames[sink.input]) for name, sink in plan.sinks.items()]
+    found = [PlannedQuery(f"sinks.{name}", sink, frames[sink.input]) for name, sink in plan.sinks.items()]
     for name, source in plan.sources.items():
         if source.dead_letters is not None and name in frames:
             place = f"sources.{name}.dead_letters"
-            with _told(place):
+            with _StepErrors(place):
                 # The group hears of the sinks, not of this query, which has a pace of its own.
                 frame = unreadable(decoded(topic_frame(spark, _without_group(source)), source))
-            found.append(Part(place, _dead_letter_sink(name, source), frame))
+            found.append(PlannedQuery(place, _dead_letter_sink(name, source), frame))
     return found
 
 
-def prepare(plan: Plan, part: Part, *, rehearses: bool = False) -> DataStreamWriter:
+def prepare(plan: Plan, part: PlannedQuery, *, rehearses: bool = False) -> DataStreamWriter:
     """The query, checked as far as it can be before it starts; a rehearsal leaves nothing behind. Raises `StepFailed`."""
-    with _told(part.place):
+    with _StepErrors(part.place):
         writer = _writer(plan, part.sink, part.frame, rehearses)
         _check_mode(part.frame, part.sink.mode)
     return writer
@@ -178,11 +178,11 @@ def start_queries(
     spark: SparkSession, plan: Plan, frames: Mapping[str, DataFrame], *, once: bool
 ) -> dict[str, StreamingQuery]:
     """Start every query, after all of them were found to be good: no row moves before. Raises `StepFailed`."""
-    writers = [(part, prepare(plan, part)) for part in parts(spark, plan, frames)]
+    writers = [(part, prepare(plan, part)) for part in planned_queries(spark, plan, frames)]
     queries: dict[str, StreamingQuery] = {}
     try:
         for part, writer in writers:
-            with _told(part.place):
+            with _StepErrors(part.place):
                 queries[part.sink.name] = _start(plan, part.sink, writer, once)
     except BaseException:
         for query in queries.values():
@@ -240,7 +240,7 @@ def _writer(plan: Plan, sink: Sink, frame: DataFrame, rehearses: bool) -> DataSt
         options = _topic_options(plan, sink)
         read_plan(options, records.schema)
         if sink.mode == "update":
-            return records.writeStream.foreachBatch(_WriteBatch(options, plan.checkpoint_of(sink)))
+            return records.writeStream.foreachBatch(_BatchWriter(options, plan.checkpoint_of(sink)))
         return records.writeStream.format("ottla").options(**options)
     if sink.table is not None:
         rows = row_columns(frame, (*sink.table.key, sink.order_by))
@@ -266,7 +266,7 @@ def _topic_options(plan: Plan, sink: Sink) -> dict[str, str]:
     return options
 
 
-class _WriteBatch:
+class _BatchWriter:
     """A micro-batch as a write of its own, once by its `sinkId`: Spark lets no sink in Python have the update mode."""
 
     def __init__(self, options: dict[str, str], checkpoint: str) -> None:

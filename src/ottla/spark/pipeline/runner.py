@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ottla.spark.pipeline.beside import as_file
 from ottla.spark.pipeline.causes import cause_of
-from ottla.spark.pipeline.loader import Loaded
+from ottla.spark.pipeline.loader import LoadedPipeline
 from ottla.spark.pipeline.model import Plan
 from ottla.spark.pipeline.plan_check import require_topics
 from ottla.spark.pipeline.progress import Progress, read_progress
@@ -32,7 +32,7 @@ _POLL_S: Final = 0.05
 
 
 @dataclass(slots=True)
-class Watched:
+class WatchedQuery:
     """One query: the last that was heard of it."""
 
     query: StreamingQuery
@@ -52,7 +52,7 @@ class Run:
         self.plan = plan
         self._about = this_run(plan)
         self._written_s = 0.0
-        self.queries: dict[str, Watched] = {}
+        self.queries: dict[str, WatchedQuery] = {}
 
     def start(self, *, once: bool = False) -> None:
         """Raises `StepFailed`; the status tells of it."""
@@ -67,7 +67,7 @@ class Run:
         except BaseException as error:
             self._tell("stopped" if isinstance(error, KeyboardInterrupt) else "failed", cause_of(repr(error)))
             raise
-        self.queries = {name: Watched(query) for name, query in started.items()}
+        self.queries = {name: WatchedQuery(query) for name, query in started.items()}
         self._tell(RUNNING)
 
     def look(self) -> bool:
@@ -123,7 +123,7 @@ class Run:
         self.finish()
         yield ends
 
-    def _end(self, watched: Watched) -> bool:
+    def _end(self, watched: WatchedQuery) -> bool:
         """Gives whether it has really ended: what it is at may hear of no interrupt, and ends with the process then."""
         if watched.query.isActive:
             with contextlib.suppress(Exception):
@@ -141,7 +141,7 @@ class Run:
         states = {watched.state for watched in self.queries.values()}
         self._tell("failed" if "failed" in states else "stopped" if "stopped" in states else "done")
 
-    def _hear(self, watched: Watched) -> None:
+    def _hear(self, watched: WatchedQuery) -> None:
         last = watched.query.lastProgress
         if last is None:
             return
@@ -204,7 +204,7 @@ def _batch(query: StreamingQuery) -> int:
     return -1 if last is None else int(last.batchId)
 
 
-def ship(spark: SparkSession, loaded: Loaded, py_files: Iterable[str], *, remote: bool) -> None:
+def ship(spark: SparkSession, loaded: LoadedPipeline, py_files: Iterable[str], *, remote: bool) -> None:
     """Make the pipeline's own Python known to the workers: its functions travel by value, the modules beside it as files, too."""
     from pyspark import cloudpickle
 
@@ -217,4 +217,4 @@ def ship(spark: SparkSession, loaded: Loaded, py_files: Iterable[str], *, remote
             spark.sparkContext.addPyFile(path)
 
 
-__all__ = ["Run", "StepFailed", "Watched", "ship", "stop_together"]
+__all__ = ["Run", "StepFailed", "WatchedQuery", "ship", "stop_together"]

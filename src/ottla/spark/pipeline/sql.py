@@ -63,11 +63,11 @@ def tables(text: str) -> list[str]:
     Names with a dot belong to a catalog and are left out too.
     """
     found: dict[str, None] = {}
-    _Part(_nested(_tokens(text)), frozenset(), found).query()
+    _SqlScope(_nested(_tokens(text)), frozenset(), found).query()
     return list(found)
 
 
-class _Part:
+class _SqlScope:
     """A query, or what is in a pair of brackets: read from its begin to its end. `own` are the names that a WITH around it has given."""
 
     def __init__(self, tokens: list[_Token], own: frozenset[str], found: dict[str, None]) -> None:
@@ -124,7 +124,7 @@ class _Part:
                 self._at += 1
             body = self._token(1)
             inside = self._own | {name} if is_recursive else self._own
-            _Part(body.inside, inside, self._found).query()
+            _SqlScope(body.inside, inside, self._found).query()
             self._own |= {name}
             self._at += 2
             if not self._token().is_sign(","):
@@ -180,7 +180,7 @@ class _Part:
             self._at += 1
 
     def _bracket(self, bracket: _Token, *, of_tables: bool) -> None:
-        inside = _Part(bracket.inside, self._own, self._found)
+        inside = _SqlScope(bracket.inside, self._own, self._found)
         if inside._token().is_word(*_QUERY_STARTS) and not (
             inside._token().is_word("TABLE") and inside._token(1).kind == "bracket"
         ):

@@ -6,6 +6,7 @@ why a value could not be decoded; `readable` and `unreadable` part the two.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.spark.pipeline.model import Sink, Source
@@ -124,22 +125,22 @@ def _to_registry(rows: DataFrame, sink: Sink, rehearses: bool) -> Column:
     from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
     from ottla.spark.values import Location
-    from ottla.spark.values.codecs import plan, writing_plan
+    from ottla.spark.values.codecs import SchemaOptions, plan, writing_plan
     from ottla.spark.values.columns import written_by
     from ottla.spark.values.schema_fit import misfits
 
     assert sink.registry is not None
     location = Location.of(sink.registry, auth=sink.registry_auth, ca_file=sink.registry_ca)
     subject = sink.subject or f"{sink.topic}-value"
-    given: dict[str, Any] = {"schema_type": sink.value, "message": sink.message}
-    planned = plan(location, subject=None if sink.schema else subject, schema=sink.schema, **given)
+    options = SchemaOptions(subject=subject, schema=sink.schema, schema_type=sink.value, message=sink.message)
+    planned = plan(location, replace(options, subject=None) if sink.schema else options)
     wrong = misfits(planned, rows.schema)
     if wrong:
         raise ValueError(f"the rows do not fit the schema of {subject}: {'; '.join(wrong)}")
     if rehearses:
         return F.lit(None).cast("binary")
     if sink.schema is not None:
-        planned = writing_plan(location, subject, schema=sink.schema, **given)
+        planned = writing_plan(location, options)
     return written_by(planned, F.struct(*rows.columns))
 
 

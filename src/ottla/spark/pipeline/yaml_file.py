@@ -12,7 +12,7 @@ from typing import Any, Final
 import yaml
 
 from ottla.spark.pipeline.model import PipelineError, Problem
-from ottla.spark.pipeline.parser import Place, Written
+from ottla.spark.pipeline.parser import FileContent, Place
 
 #: No field is a date, and what looks like one need not be one.
 _DATE: Final = "tag:yaml.org,2002:timestamp"
@@ -20,7 +20,7 @@ _DATE: Final = "tag:yaml.org,2002:timestamp"
 _VARIABLE: Final = re.compile(r"\$(\$)?\{(?:([A-Za-z_]\w*)(?:(:-)([^}]*))?\})?")
 
 
-def read_yaml(file: str, text: str, variables: Mapping[str, str]) -> Written:
+def read_yaml(file: str, text: str, variables: Mapping[str, str]) -> FileContent:
     """Raises `PipelineError` where the text is no YAML of names and values."""
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -40,7 +40,7 @@ def read_yaml(file: str, text: str, variables: Mapping[str, str]) -> Written:
         )
     reading = _Content(file, variables)
     content = reading.value(node, ())
-    return Written(file, content, reading.lines, tuple(reading.problems))
+    return FileContent(file, content, reading.lines, tuple(reading.problems))
 
 
 class _Content:

@@ -11,7 +11,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from ottla.client.offsets import EARLIEST, LATEST
-from ottla.spark.source.filters import Wanted, push_down
+from ottla.spark.source.filters import PushedFilters, push_down
 from ottla.spark.source.offsets import AtEnd, offsets_of, times_of
 from ottla.spark.source.options import source_options
 from ottla.spark.source.read_plan import Log, lost, not_before, ranges_of, split
@@ -31,7 +31,7 @@ class OttlaReader(DataSourceReader):
         self._options = source_options(given, "batch")
         check_schema(schema, include_headers=self._options.include_headers)
         self._schema = schema
-        self._wanted = Wanted()
+        self._wanted = PushedFilters()
 
     def partitions(self) -> list[Slice]:
         from ottla.spark.source.survey import Survey

@@ -51,7 +51,7 @@ _COMPARED_WITH: Final = {"topic": str, "partition": int, "offset": int}
 
 
 @dataclass(frozen=True)
-class Wanted:
+class PushedFilters:
     """What is left to read. `tests` are filters on topic or partition; offsets are half open."""
 
     tests: tuple[Filter, ...] = ()
@@ -87,7 +87,7 @@ class Wanted:
         return found
 
 
-def push_down(filters: Sequence[Filter]) -> tuple[Wanted, list[Filter]]:
+def push_down(filters: Sequence[Filter]) -> tuple[PushedFilters, list[Filter]]:
     """What they leave to read, and those that Spark has to apply itself."""
     tests: list[Filter] = []
     left: list[Filter] = []
@@ -112,7 +112,7 @@ def push_down(filters: Sequence[Filter]) -> tuple[Wanted, list[Filter]]:
             if time_ms is not None:
                 since_ms = time_ms if since_ms is None else max(since_ms, time_ms)
         left.append(each)
-    return Wanted(tuple(tests), start, end, since_ms), left
+    return PushedFilters(tuple(tests), start, end, since_ms), left
 
 
 def _column(filter_: Filter) -> str | None:

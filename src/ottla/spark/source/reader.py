@@ -70,11 +70,11 @@ def read_slice(options: SourceOptions, schema: pa.Schema, part: Slice) -> Iterat
     given = {name.replace(".", "_") for name in options.kafka}
     settings: dict[str, Any] = {name: value for name, value in defaults.items() if name not in given}
     with clients.consumer(options.kafka, auto_offset_reset="none", **settings) as consumer:
-        yield from _Reading(options, schema, part, consumer).batches()
+        yield from _SliceReader(options, schema, part, consumer).batches()
     spare_loaded()
 
 
-class _Reading:
+class _SliceReader:
     def __init__(self, options: SourceOptions, schema: pa.Schema, part: Slice, consumer: Consumer) -> None:
         from ottla.spark.source.arrow import BatchMaker
 

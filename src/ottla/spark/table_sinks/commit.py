@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ottla.spark.table_sinks.database import Database, Staged, transaction
+from ottla.spark.table_sinks.database import Database, StagedRows, transaction
 from ottla.spark.table_sinks.errors import RowsRefused, SinkError
 from ottla.spark.table_sinks.progress import Progress, Verdict, judge
 from ottla.spark.table_sinks.shape import POSITION
@@ -28,7 +28,7 @@ class MicroBatch:
     progress: Progress
     reset: bool
     target: str
-    staged: Staged
+    staged: StagedRows
     #: How many rows each attempt that counts has staged.
     rows: Mapping[int, int]
     deletes: bool
@@ -130,7 +130,7 @@ def _too_many(refused_max: int, reason: str) -> RowsRefused:
 
 
 def _described(
-    database: Database, connection: Any, staged: Staged, row: int, error: Exception
+    database: Database, connection: Any, staged: StagedRows, row: int, error: Exception
 ) -> dict[str, Any]:
     columns = staged.shape.columns
     values = database.staged_row(connection, staged, row, [column.name for column in columns])

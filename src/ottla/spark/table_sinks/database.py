@@ -38,7 +38,7 @@ POSITION_COLUMNS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class TableColumn:
     """A column of a table that is there."""
 
     name: str
@@ -57,7 +57,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Staged:
+class StagedRows:
     """A batch's staging table, and whose rows in it count."""
 
     table: str
@@ -118,11 +118,11 @@ class Database(abc.ABC):
         """What a column of a new table is declared as."""
 
     @abc.abstractmethod
-    def fits(self, column: Column, found: Found) -> bool:
+    def fits(self, column: Column, found: TableColumn) -> bool:
         """Every value of the column can be kept in that one as it is, but for its size: what is too large is refused, row by row."""
 
     @abc.abstractmethod
-    def columns_of(self, connection: Any, table: str) -> list[Found]:
+    def columns_of(self, connection: Any, table: str) -> list[TableColumn]:
         """Of a table; none if there is no such table."""
 
     @abc.abstractmethod
@@ -252,7 +252,7 @@ class Database(abc.ABC):
 
     # --- the merge
 
-    def chosen(self, staged: Staged) -> str:
+    def chosen(self, staged: StagedRows) -> str:
         """A SELECT of the rows that count, one a key."""
         where = f"ottla_attempt IN ({', '.join(map(str, staged.attempts)) or 'NULL'})"
         if staged.between is not None:
@@ -269,7 +269,7 @@ class Database(abc.ABC):
         order = "ottla_order IS NULL, ottla_order DESC, " if shape.order is not None else ""
         return f"PARTITION BY {self.names(shape.key)} ORDER BY {order}ottla_row DESC"
 
-    def thin(self, connection: Any, staged: Staged) -> list[int]:
+    def thin(self, connection: Any, staged: StagedRows) -> list[int]:
         """Leave only the rows that count, one a key; their places, in order."""
         if staged.shape.key:
             self.run(
@@ -284,7 +284,7 @@ class Database(abc.ABC):
         )
         return [row for (row,) in found]
 
-    def staged_counts(self, connection: Any, staged: Staged) -> dict[int, int]:
+    def staged_counts(self, connection: Any, staged: StagedRows) -> dict[int, int]:
         """How many rows each attempt has in the staging table."""
         found = self.run(
             connection,
@@ -293,7 +293,7 @@ class Database(abc.ABC):
         return {attempt: count for attempt, count in found}  # noqa: C416  # rows are tuples of any length to mypy
 
     def staged_row(
-        self, connection: Any, staged: Staged, row: int, columns: Sequence[str]
+        self, connection: Any, staged: StagedRows, row: int, columns: Sequence[str]
     ) -> tuple[Any, ...]:
         attempts = ", ".join(map(str, staged.attempts))
         [found] = self.run(
@@ -304,21 +304,21 @@ class Database(abc.ABC):
         )
         return found
 
-    def merge(self, connection: Any, target: str, staged: Staged, *, deletes: bool) -> None:
+    def merge(self, connection: Any, target: str, staged: StagedRows, *, deletes: bool) -> None:
         """Put the staged rows into the target, within the transaction that is open."""
         if deletes:
             self.run(connection, self.delete_statement(target, staged))
         for statement in self.write_statements(target, staged):
             self.run(connection, statement)
 
-    def delete_statement(self, target: str, staged: Staged) -> str:
+    def delete_statement(self, target: str, staged: StagedRows) -> str:
         key = self.names(staged.shape.key)
         return (
             f"DELETE FROM {self.quote(target)} WHERE ({key}) IN "  # noqa: S608
             f"(SELECT {key} FROM ({self.chosen(staged)}) gone WHERE ottla_delete = 1)"
         )
 
-    def write_statements(self, target: str, staged: Staged) -> list[str]:
+    def write_statements(self, target: str, staged: StagedRows) -> list[str]:
         shape = staged.shape
         insert = (
             f"INSERT INTO {self.quote(target)} ({self.names(shape.columns)}) SELECT {self.names(shape.columns)} "  # noqa: S608

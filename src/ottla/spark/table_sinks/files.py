@@ -22,7 +22,7 @@ from ottla.spark.table_sinks.folders import (
     CHANGES,
     PLAIN,
     STATE,
-    Listing,
+    TableFolders,
     arriving_folder,
     folder_of,
     let_count,
@@ -101,7 +101,7 @@ class ParquetTable:
 
     # --- what is there
 
-    def _listing(self) -> Listing:
+    def _listing(self) -> TableFolders:
         listing = list_table(self.root)
         wanted = "current" if self.key else "plain"
         if listing.kind not in (None, wanted):
@@ -110,7 +110,7 @@ class ParquetTable:
             )
         return listing
 
-    def _progress(self, listing: Listing) -> Progress | None:
+    def _progress(self, listing: TableFolders) -> Progress | None:
         if listing.last is None:
             return None
         mark = listing.last.mark()
@@ -133,7 +133,7 @@ class ParquetTable:
             "key": self.key,
         }
 
-    def _check_schema(self, listing: Listing, written: DataFrame) -> None:
+    def _check_schema(self, listing: TableFolders, written: DataFrame) -> None:
         if listing.last is None or written.schema == self._ready_for:
             return
         there = written.sparkSession.read.parquet(spark_path(listing.last.path)).schema
@@ -279,7 +279,7 @@ def read_table(spark: SparkSession, path: str) -> DataFrame:
     return _read(spark, listing)
 
 
-def _read(spark: SparkSession, listing: Listing) -> DataFrame:
+def _read(spark: SparkSession, listing: TableFolders) -> DataFrame:
     from pyspark.sql import functions as f
 
     if listing.kind == "plain":

@@ -61,7 +61,7 @@ class Folder:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class TableFolders:
     """What a table's folder held at one moment, each part in order."""
 
     plain: tuple[Folder, ...]
@@ -88,13 +88,13 @@ class Listing:
         return (state, *(each for each in self.changes if each.number > state.number))
 
 
-def list_table(root: Path) -> Listing:
+def list_table(root: Path) -> TableFolders:
     found: dict[str, list[Folder]] = {PLAIN: [], CHANGES: [], STATE: []}
     for name in os.listdir(root) if root.is_dir() else ():
         match = _NAMES.fullmatch(name)
         if match is not None:
             found[match[1]].append(Folder(int(match[2]), root / name))
-    return Listing(*(tuple(sorted(found[each])) for each in (PLAIN, CHANGES, STATE)))
+    return TableFolders(*(tuple(sorted(found[each])) for each in (PLAIN, CHANGES, STATE)))
 
 
 def folder_of(root: Path, kind: str, number: int) -> Path:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from ottla.spark.table_sinks.database import Database, Found, Staged
+from ottla.spark.table_sinks.database import Database, StagedRows, TableColumn
 from ottla.spark.table_sinks.drivers import driver
 from ottla.spark.table_sinks.errors import SinkError
 from ottla.spark.table_sinks.shape import Column, fraction_digits
@@ -118,7 +118,7 @@ class MySQL(Database):
             return f"VARBINARY({STAGED_KEY_BYTES_MAX})"
         return self.type_of(column, in_key=in_key)
 
-    def fits(self, column: Column, found: Found) -> bool:
+    def fits(self, column: Column, found: TableColumn) -> bool:
         if found.declared not in _FITTING[column.kind]:
             return False
         # A FLOAT(9, 2) rounds to two digits, which is never enough.
@@ -134,7 +134,7 @@ class MySQL(Database):
             (schema or None, name),
         )
 
-    def columns_of(self, connection: Any, table: str) -> list[Found]:
+    def columns_of(self, connection: Any, table: str) -> list[TableColumn]:
         found = self._catalog(
             connection,
             "column_name, lower(data_type), is_nullable, column_default, extra, coalesce(numeric_scale, datetime_precision)",
@@ -142,7 +142,7 @@ class MySQL(Database):
             table,
         )
         return [
-            Found(
+            TableColumn(
                 name,
                 declared,
                 nullable == "YES" or default is not None or extra != "",
@@ -213,7 +213,7 @@ class MySQL(Database):
             return True
         return isinstance(error, pymysql.err.OperationalError) and error.args[0] in (*_DEADLOCKS, *_LOST)
 
-    def thin(self, connection: Any, staged: Staged) -> list[int]:
+    def thin(self, connection: Any, staged: StagedRows) -> list[int]:
         rows = [
             row
             for (row,) in self.run(
@@ -236,13 +236,13 @@ class MySQL(Database):
     def _joined(self, shape_key: Sequence[str]) -> str:
         return " AND ".join(f"t.{self.name(key)} = s.{self.name(key)}" for key in shape_key)
 
-    def delete_statement(self, target: str, staged: Staged) -> str:
+    def delete_statement(self, target: str, staged: StagedRows) -> str:
         return (
             f"DELETE t FROM {self.quote(target)} t JOIN ({self.chosen(staged)}) s "
             f"ON {self._joined(staged.shape.key)} WHERE s.ottla_delete = 1"
         )
 
-    def merge(self, connection: Any, target: str, staged: Staged, *, deletes: bool) -> None:
+    def merge(self, connection: Any, target: str, staged: StagedRows, *, deletes: bool) -> None:
         if deletes:
             self.run(connection, self.delete_statement(target, staged))
         has_others = len(self.unique_keys(connection, target)) > 1
@@ -251,7 +251,7 @@ class MySQL(Database):
         ):
             self.run(connection, statement)
 
-    def write_statements(self, target: str, staged: Staged) -> list[str]:
+    def write_statements(self, target: str, staged: StagedRows) -> list[str]:
         shape = staged.shape
         insert = (
             f"INSERT INTO {self.quote(target)} ({self.names(shape.columns)}) SELECT {self.names(shape.columns)} "  # noqa: S608
@@ -264,7 +264,7 @@ class MySQL(Database):
         sets = ", ".join(f"{self.name(each.name)} = VALUES({self.name(each.name)})" for each in columns)
         return [f"{insert} ON DUPLICATE KEY UPDATE {sets}"]
 
-    def write_apart(self, target: str, staged: Staged) -> list[str]:
+    def write_apart(self, target: str, staged: StagedRows) -> list[str]:
         """As `write_statements`, for a table with other unique columns."""
         shape = staged.shape
         if not shape.key:

@@ -7,7 +7,7 @@ import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from ottla.spark.table_sinks.database import Database, Found
+from ottla.spark.table_sinks.database import Database, TableColumn
 from ottla.spark.table_sinks.drivers import driver
 from ottla.spark.table_sinks.shape import Column, fraction_digits
 
@@ -49,7 +49,7 @@ class PostgreSQL(Database):
     def type_of(self, column: Column, *, in_key: bool) -> str:
         return _TYPES[column.kind].format(precision=column.precision, scale=column.scale)
 
-    def fits(self, column: Column, found: Found) -> bool:
+    def fits(self, column: Column, found: TableColumn) -> bool:
         if found.declared not in _FITTING[column.kind]:
             return False
         return found.digits is None or found.digits >= fraction_digits(column)
@@ -66,7 +66,7 @@ class PostgreSQL(Database):
             # Another makes it too, and was not to be seen yet when this one looked whether it is there.
             self.run(connection, statement)
 
-    def columns_of(self, connection: Any, table: str) -> list[Found]:
+    def columns_of(self, connection: Any, table: str) -> list[TableColumn]:
         found = self.run(
             connection,
             "SELECT a.attname, t.typname, NOT a.attnotnull OR a.atthasdef OR a.attidentity <> '', a.atttypmod "
@@ -75,7 +75,7 @@ class PostgreSQL(Database):
             (self.quote(table),),
         )
         return [
-            Found(name, declared, optional, _digits(declared, modifier))
+            TableColumn(name, declared, optional, _digits(declared, modifier))
             for name, declared, optional, modifier in found
         ]
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 from urllib.parse import unquote
 
-from ottla.spark.table_sinks.database import ORDER, Database, Found
+from ottla.spark.table_sinks.database import ORDER, Database, TableColumn
 from ottla.spark.table_sinks.errors import SinkError
 from ottla.spark.table_sinks.shape import Column
 
@@ -86,7 +86,7 @@ class SQLite(Database):
     def type_of(self, column: Column, *, in_key: bool) -> str:
         return _TYPES[column.kind]
 
-    def fits(self, column: Column, found: Found) -> bool:
+    def fits(self, column: Column, found: TableColumn) -> bool:
         kept_as = affinity(found.declared)
         if kept_as == "ANY":
             return True
@@ -94,10 +94,10 @@ class SQLite(Database):
             return kept_as == "TEXT" or (kept_as == "NUMERIC" and column.precision <= _EXACT_DIGITS)
         return kept_as in _FITTING[column.kind]
 
-    def columns_of(self, connection: Any, table: str) -> list[Found]:
+    def columns_of(self, connection: Any, table: str) -> list[TableColumn]:
         found = self.run(connection, f"PRAGMA table_info({self.quote(table)})")
         return [
-            Found(name, declared, not_null == 0 or default is not None)
+            TableColumn(name, declared, not_null == 0 or default is not None)
             for _, name, declared, not_null, default, _ in found
         ]
 

@@ -35,7 +35,7 @@ ROWS_A_PARTITION: Final = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
-class Staging:
+class StagingTable:
     """What every task of a batch is told."""
 
     database: Database
@@ -67,7 +67,7 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, bool | int | str) else str(value)
 
 
-def staging_task(staging: Staging) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def staging_task(staging: StagingTable) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """For `mapInArrow`: takes a partition's rows and gives one report."""
 
     def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -83,7 +83,7 @@ def staging_task(staging: Staging) -> Callable[[Iterator[pa.RecordBatch]], Itera
 
 
 def stage_rows(
-    staging: Staging, partition: int, attempt: int, batches: Iterable[pa.RecordBatch]
+    staging: StagingTable, partition: int, attempt: int, batches: Iterable[pa.RecordBatch]
 ) -> dict[str, Any]:
     """Write a partition's rows; what was written, how far the source was read, what was refused."""
     shape = staging.shape
@@ -119,7 +119,7 @@ def stage_rows(
 
 
 def _written(
-    staging: Staging, connection: Any, rows: pa.RecordBatch, refused: list[dict[str, Any]]
+    staging: StagingTable, connection: Any, rows: pa.RecordBatch, refused: list[dict[str, Any]]
 ) -> Iterator[pa.RecordBatch]:
     """Stage rows, and give those that were staged. If some are refused even there, halves of them, down to single rows that are noted."""
     database = staging.database
@@ -147,7 +147,7 @@ def _sum(values: pa.Array) -> int:
     return int(pc.sum(values).as_py() or 0)
 
 
-def _staged(staging: Staging, batch: pa.RecordBatch, attempt: int, first_row: int) -> pa.RecordBatch:
+def _staged(staging: StagingTable, batch: pa.RecordBatch, attempt: int, first_row: int) -> pa.RecordBatch:
     """The rows as the staging table has them."""
     import pyarrow as pa
 
@@ -192,7 +192,9 @@ def _deletions(shape: Shape, batch: pa.RecordBatch) -> pa.Array:
     return deleted.cast(pa.int32())
 
 
-def _without_unfit(staging: Staging, staged: pa.RecordBatch, refused: list[dict[str, Any]]) -> pa.RecordBatch:
+def _without_unfit(
+    staging: StagingTable, staged: pa.RecordBatch, refused: list[dict[str, Any]]
+) -> pa.RecordBatch:
     """The rows that this kind of database can hold; the others are noted."""
     import pyarrow.compute as pc
 
@@ -208,7 +210,7 @@ def _without_unfit(staging: Staging, staged: pa.RecordBatch, refused: list[dict[
 
 
 def _leave_out(
-    staging: Staging, staged: pa.RecordBatch, bad: pa.Array, reason: str, refused: list[dict[str, Any]]
+    staging: StagingTable, staged: pa.RecordBatch, bad: pa.Array, reason: str, refused: list[dict[str, Any]]
 ) -> pa.RecordBatch:
     import pyarrow.compute as pc
 
@@ -219,7 +221,7 @@ def _leave_out(
     return staged.filter(pc.invert(bad))
 
 
-def note(staging: Staging, rows: pa.RecordBatch, reason: str, refused: list[dict[str, Any]]) -> None:
+def note(staging: StagingTable, rows: pa.RecordBatch, reason: str, refused: list[dict[str, Any]]) -> None:
     """Add rows to those that are refused; raises `RowsRefused` when there are too many."""
     names = [column.name for column in staging.shape.columns]
     for row in rows.to_pylist():

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ottla.spark.table_sinks import positions
 from ottla.spark.table_sinks.commit import MicroBatch, commit, commit_what_fits
-from ottla.spark.table_sinks.database import Database, Staged, database_of, staging_prefix
+from ottla.spark.table_sinks.database import Database, StagedRows, database_of, staging_prefix
 from ottla.spark.table_sinks.errors import SinkError
 from ottla.spark.table_sinks.progress import Progress, Verdict, check_repeated, check_sink_id, judge
 from ottla.spark.table_sinks.shape import Shape, shape_of
-from ottla.spark.table_sinks.staged_rows import REPORT, Staging, staging_task
+from ottla.spark.table_sinks.staged_rows import REPORT, StagingTable, staging_task
 from ottla.spark.table_sinks.table_check import check_table
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class TableSink:
             if self._ready_for != shape:
                 self._make_ready(connection, shape)
             table = f"{staging_prefix(self.sink_id)}{batch_id}_{secrets.token_hex(4)}"
-            staging = Staging(self.database, table, shape, self.refused_max if self.dead_letters else 0)
+            staging = StagingTable(self.database, table, shape, self.refused_max if self.dead_letters else 0)
             self.database.create_staging_table(connection, table, staging.columns, shape.key)
         try:
             found = frame.mapInArrow(staging_task(staging), REPORT).collect()
@@ -135,14 +135,16 @@ class TableSink:
             return positions.of_checkpoint(frame.sparkSession, self.checkpoint, batch_id)
         return None
 
-    def _batch(self, staging: Staging, progress: Progress, reports: Sequence[dict[str, Any]]) -> MicroBatch:
+    def _batch(
+        self, staging: StagingTable, progress: Progress, reports: Sequence[dict[str, Any]]
+    ) -> MicroBatch:
         rows = {report["attempt"]: report["rows"] for report in reports if report["rows"]}
         return MicroBatch(
             sink_id=self.sink_id,
             progress=progress,
             reset=self.reset,
             target=self.table,
-            staged=Staged(staging.table, staging.shape, tuple(rows)),
+            staged=StagedRows(staging.table, staging.shape, tuple(rows)),
             rows=rows,
             deletes=any(report["deletes"] for report in reports),
             refused=tuple(row for report in reports for row in report["refused"]),

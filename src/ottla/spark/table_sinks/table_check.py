@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ottla.spark.table_sinks.database import Database, Found
+from ottla.spark.table_sinks.database import Database, TableColumn
 from ottla.spark.table_sinks.errors import SchemaMismatch
 from ottla.spark.table_sinks.shape import Shape
 
 
 def check_table(
-    database: Database, table: str, shape: Shape, found: Sequence[Found], unique: Sequence[frozenset[str]]
+    database: Database,
+    table: str,
+    shape: Shape,
+    found: Sequence[TableColumn],
+    unique: Sequence[frozenset[str]],
 ) -> None:
     """Raises `SchemaMismatch`, which names all that is wrong."""
     wrong: list[str] = []

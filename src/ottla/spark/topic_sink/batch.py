@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from ottla.spark.options import OptionError
 from ottla.spark.topic_sink.plan import EXACTLY_ONCE, read_plan
-from ottla.spark.topic_sink.staged_batches import Prepared
+from ottla.spark.topic_sink.staged_batches import TaskOutput
 from ottla.spark.worker import spare_loaded
 
 if TYPE_CHECKING:
@@ -62,10 +62,10 @@ class OttlaWriter(DataSourceArrowWriter):
             forget_write(self._plan, self._write_id)
 
 
-def _of_some(messages: list[WriterCommitMessage | None]) -> list[Prepared | None]:
-    return cast("list[Prepared | None]", messages)
+def _of_some(messages: list[WriterCommitMessage | None]) -> list[TaskOutput | None]:
+    return cast("list[TaskOutput | None]", messages)
 
 
-def _of_all(messages: list[WriterCommitMessage | None]) -> list[Prepared]:
+def _of_all(messages: list[WriterCommitMessage | None]) -> list[TaskOutput]:
     assert None not in messages, "Spark commits when all tasks have ended well"
-    return cast("list[Prepared]", messages)
+    return cast("list[TaskOutput]", messages)

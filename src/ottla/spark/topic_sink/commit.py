@@ -27,7 +27,7 @@ from ottla.client.properties import settings_from
 from ottla.spark import clients
 from ottla.spark.topic_sink.marker import is_done, last_place
 from ottla.spark.topic_sink.plan import Plan
-from ottla.spark.topic_sink.staged_batches import Prepared, batches_of, clean, create_staging, staging_topic
+from ottla.spark.topic_sink.staged_batches import TaskOutput, batches_of, clean, create_staging, staging_topic
 from ottla.spark.topic_sink.task import TOPIC_S
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ _used: weakref.WeakSet[Producer] = weakref.WeakSet()
 _log = logging.getLogger("ottla.spark")
 
 
-def commit_micro_batch(plan: Plan, messages: Sequence[Prepared], batch_id: int) -> None:
+def commit_micro_batch(plan: Plan, messages: Sequence[TaskOutput], batch_id: int) -> None:
     """Write what these tasks have prepared, unless it is written already."""
     owners = {message.owner for message in messages}
     if not owners:
@@ -62,7 +62,7 @@ def commit_micro_batch(plan: Plan, messages: Sequence[Prepared], batch_id: int) 
     clean(plan, messages)
 
 
-def _commit_micro_batch(plan: Plan, messages: Sequence[Prepared], batch_id: int, query_id: str) -> None:
+def _commit_micro_batch(plan: Plan, messages: Sequence[TaskOutput], batch_id: int, query_id: str) -> None:
     sink_id = plan.sink_id or query_id
     name = PREFIX + sink_id
     with clients.producer(plan.kafka, transactional_id=name) as producer:
@@ -115,7 +115,7 @@ def _read_markers(
         return {place: marker for place, marker in markers.items() if place.topic in topics}
 
 
-def commit_write(plan: Plan, messages: Sequence[Prepared], write_id: str) -> None:
+def commit_write(plan: Plan, messages: Sequence[TaskOutput], write_id: str) -> None:
     """Write what the tasks of one `df.write` have prepared. It is tried once: nothing would tell whether a first try came through."""
     if any(message.rows for message in messages):
         settings = {
@@ -140,7 +140,7 @@ def forget_write(plan: Plan, write_id: str) -> None:
         _log.warning("the topic of a write that is done could not be deleted: %s", error)
 
 
-def _write(plan: Plan, producer: Producer, messages: Sequence[Prepared], mark: Callable[[], None]) -> None:
+def _write(plan: Plan, producer: Producer, messages: Sequence[TaskOutput], mark: Callable[[], None]) -> None:
     begun_s = time.monotonic()
     with producer.transaction():
         sent: list[SendFuture] = []
@@ -160,7 +160,7 @@ def _write(plan: Plan, producer: Producer, messages: Sequence[Prepared], mark: C
         )
 
 
-def _marker_place(plan: Plan, messages: Sequence[Prepared]) -> TopicPartition | None:
+def _marker_place(plan: Plan, messages: Sequence[TaskOutput]) -> TopicPartition | None:
     """A partition that the query writes to; None if there is nothing to write, and nowhere."""
     if plan.topic is not None:
         return TopicPartition(plan.topic, 0)

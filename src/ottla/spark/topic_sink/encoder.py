@@ -35,7 +35,7 @@ class RowError(ValueError):
     """A row that cannot be written, and why."""
 
 
-class Encoded(NamedTuple):
+class EncodedBatch(NamedTuple):
     """A record batch, ready to be sent, and where it belongs."""
 
     topic: str
@@ -63,7 +63,7 @@ class Twin(Protocol):
     def choose(self, rows: Any, keys: Bytes, count: int, spread: int, out: Any) -> None: ...
 
 
-class _Chosen:
+class _LayoutChoice:
     """The twin of this process: the pure one until there is enough to do."""
 
     def __init__(self) -> None:
@@ -80,10 +80,10 @@ class _Chosen:
         return self.twin
 
 
-_chosen = _Chosen()
+_chosen = _LayoutChoice()
 
 
-class _Open:
+class _OpenBatch:
     """A batch that is being filled."""
 
     __slots__ = ("buffer", "count", "first_ms", "last_ms", "size")
@@ -113,7 +113,7 @@ class Encoder:
         self,
         plan: Plan,
         partitions_of: Callable[[str], int],
-        emit: Callable[[Encoded], object],
+        emit: Callable[[EncodedBatch], object],
         start: int,
         twin: Twin | None = None,
     ) -> None:
@@ -122,7 +122,7 @@ class Encoder:
         self._emit = emit
         self._turn = start
         self._twin = twin
-        self._open: dict[tuple[str, int], _Open] = {}
+        self._open: dict[tuple[str, int], _OpenBatch] = {}
         self.rows = 0
 
     def add(self, batch: Any, now_ms: int) -> None:
@@ -148,7 +148,7 @@ class Encoder:
         """Hand out what is not full."""
         for (topic, partition), each in self._open.items():
             if each.count:
-                self._emit(Encoded(topic, partition, each.taken(self._plan.codec)))
+                self._emit(EncodedBatch(topic, partition, each.taken(self._plan.codec)))
         self._open.clear()
 
     def _topics(self, column: Any, rows: int) -> list[tuple[str, Any]]:
@@ -184,7 +184,7 @@ class Encoder:
         plan = self._plan
         at = self._open.get((topic, partition))
         if at is None:
-            at = self._open[topic, partition] = _Open(plan.batch_bytes)
+            at = self._open[topic, partition] = _OpenBatch(plan.batch_bytes)
         start = 0
         while start < len(rows):
             if not at.count:
@@ -201,7 +201,7 @@ class Encoder:
             if start == len(rows) and at.count < RECORDS_MAX:
                 return
             if at.count:
-                self._emit(Encoded(topic, partition, at.taken(plan.codec)))
+                self._emit(EncodedBatch(topic, partition, at.taken(plan.codec)))
             elif not done:
                 at.buffer = np.empty(self._room_for(topic, columns, int(rows[start])), np.uint8)
 

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from ottla.client.errors import KafkaError, TopicExists
 from ottla.client.metadata import TopicPartition
 from ottla.spark import clients
-from ottla.spark.topic_sink.encoder import Encoded
+from ottla.spark.topic_sink.encoder import EncodedBatch
 from ottla.spark.topic_sink.plan import Plan
 
 if TYPE_CHECKING:
@@ -40,13 +40,13 @@ PATIENCE_S: Final = 60.0
 
 
 @dataclass
-class Prepared(WriterCommitMessage):
+class TaskOutput(WriterCommitMessage):
     """What a task hands to the commit: its batches in their order, first those that are here, then those that are staged."""
 
     #: Who writes: the stream's query, or the one write.
     owner: str
     rows: int
-    here: list[Encoded] = field(default_factory=list)
+    here: list[EncodedBatch] = field(default_factory=list)
     #: Where the staged ones stand, and the topic, partition and offset of each.
     staging: TopicPartition | None = None
     staged: list[tuple[str, int, int]] = field(default_factory=list)
@@ -63,11 +63,11 @@ class Stage:
         self._owner = owner
         self._place = TopicPartition(staging_topic(plan, owner), task % PARTITIONS)
         self._message_bytes = plan.message_bytes // (1 if task < FULL_MESSAGES else LATER_PART)
-        self._here: list[Encoded] = []
+        self._here: list[EncodedBatch] = []
         self._here_bytes = 0
         self._futures: list[tuple[str, int, SendFuture]] = []
 
-    def put(self, encoded: Encoded) -> None:
+    def put(self, encoded: EncodedBatch) -> None:
         size = len(encoded.batch)
         if not self._futures and self._here_bytes + size <= self._message_bytes:
             self._here.append(encoded)
@@ -78,10 +78,10 @@ class Stage:
         sent = self._producer.send(self._place.topic, encoded.batch, partition=self._place.partition)
         self._futures.append((encoded.topic, encoded.partition, sent))
 
-    def prepared(self, rows: int) -> Prepared:
+    def prepared(self, rows: int) -> TaskOutput:
         """The message, when all that was staged is there."""
         staged = [(topic, partition, sent.result().offset) for topic, partition, sent in self._futures]
-        return Prepared(self._owner, rows, self._here, self._place if staged else None, staged)
+        return TaskOutput(self._owner, rows, self._here, self._place if staged else None, staged)
 
 
 def staging_topic(plan: Plan, owner: str) -> str:
@@ -115,7 +115,7 @@ def staging_producer(plan: Plan) -> contextlib.AbstractContextManager[Producer]:
     )
 
 
-def batches_of(plan: Plan, messages: Sequence[Prepared]) -> Iterator[Encoded]:
+def batches_of(plan: Plan, messages: Sequence[TaskOutput]) -> Iterator[EncodedBatch]:
     """All batches of these tasks; those of one task in their order."""
     for message in messages:
         yield from message.here
@@ -128,7 +128,7 @@ def batches_of(plan: Plan, messages: Sequence[Prepared]) -> Iterator[Encoded]:
         yield from _read(plan, wanted)
 
 
-def _read(plan: Plan, wanted: Mapping[TopicPartition, dict[int, tuple[str, int]]]) -> Iterator[Encoded]:
+def _read(plan: Plan, wanted: Mapping[TopicPartition, dict[int, tuple[str, int]]]) -> Iterator[EncodedBatch]:
     left = sum(map(len, wanted.values()))
     settings: dict[str, Any] = {
         "auto_offset_reset": "none",
@@ -150,7 +150,7 @@ def _read(plan: Plan, wanted: Mapping[TopicPartition, dict[int, tuple[str, int]]
                         continue
                     left -= 1
                     heard_s = time.monotonic()
-                    yield Encoded(*target, record.value)
+                    yield EncodedBatch(*target, record.value)
             if time.monotonic() - heard_s > PATIENCE_S:
                 raise KafkaError(
                     f"{left} staged batch(es) did not come from {', '.join(map(str, wanted))} within {PATIENCE_S:g} s",
@@ -159,7 +159,7 @@ def _read(plan: Plan, wanted: Mapping[TopicPartition, dict[int, tuple[str, int]]
         consumer.assign(())
 
 
-def clean(plan: Plan, messages: Sequence[Prepared | None]) -> None:
+def clean(plan: Plan, messages: Sequence[TaskOutput | None]) -> None:
     """Remove what these tasks have staged. That it fails is no harm: retention removes it later."""
     ends: dict[TopicPartition, int] = {}
     for message in messages:

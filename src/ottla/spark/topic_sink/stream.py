@@ -16,7 +16,7 @@ from ottla.spark.worker import spare_loaded
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from ottla.spark.topic_sink.staged_batches import Prepared
+    from ottla.spark.topic_sink.staged_batches import TaskOutput
 
 
 class OttlaStreamWriter(DataSourceStreamArrowWriter):
@@ -35,11 +35,11 @@ class OttlaStreamWriter(DataSourceStreamArrowWriter):
 
         if self._plan.guarantee == EXACTLY_ONCE:
             assert None not in messages, "Spark commits when all tasks have ended well"
-            commit_micro_batch(self._plan, cast("list[Prepared]", messages), batchId)
+            commit_micro_batch(self._plan, cast("list[TaskOutput]", messages), batchId)
             spare_loaded()
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
         from ottla.spark.topic_sink.staged_batches import clean
 
         # A commit that raised may have come through all the same: only what is staged goes, which a repetition stages anew.
-        clean(self._plan, cast("list[Prepared | None]", messages))
+        clean(self._plan, cast("list[TaskOutput | None]", messages))

@@ -15,9 +15,9 @@ from pyspark import TaskContext
 from ottla.client.errors import KafkaError
 from ottla.spark import clients
 from ottla.spark.options import OptionError
-from ottla.spark.topic_sink.encoder import Encoded, Encoder
+from ottla.spark.topic_sink.encoder import EncodedBatch, Encoder
 from ottla.spark.topic_sink.plan import EXACTLY_ONCE, Plan
-from ottla.spark.topic_sink.staged_batches import Prepared, Stage, staging_producer
+from ottla.spark.topic_sink.staged_batches import Stage, TaskOutput, staging_producer
 from ottla.spark.worker import spare_loaded
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
 
 
-def write_micro_batch(plan: Plan, batches: Iterator[Any]) -> Prepared:
+def write_micro_batch(plan: Plan, batches: Iterator[Any]) -> TaskOutput:
     """A part of a stream's micro-batch: which one, Spark tells its tasks alone, and over Spark Connect not even those."""
     query_id, batch_id = plan.micro_batch or (_property(_QUERY_ID), _property(_BATCH_ID))
     if query_id is None or batch_id is None:
@@ -51,7 +51,7 @@ def _property(name: str) -> str | None:
     return found
 
 
-def write_rows(plan: Plan, batches: Iterator[Any], owner: str) -> Prepared:
+def write_rows(plan: Plan, batches: Iterator[Any], owner: str) -> TaskOutput:
     """`owner` names the stream's query, or the one write."""
     context = TaskContext.get()
     assert context is not None, "Spark calls this in a task"
@@ -60,20 +60,20 @@ def write_rows(plan: Plan, batches: Iterator[Any], owner: str) -> Prepared:
     return prepared
 
 
-def _prepare(plan: Plan, batches: Iterator[Any], owner: str, task: int) -> Prepared:
+def _prepare(plan: Plan, batches: Iterator[Any], owner: str, task: int) -> TaskOutput:
     if plan.guarantee == EXACTLY_ONCE:
         with staging_producer(plan) as producer:
             stage = Stage(plan, producer, owner, task)
             return stage.prepared(_encode(plan, producer, batches, stage.put, task))
     with clients.producer(plan.kafka) as producer:
-        sending = _Sending(producer)
-        rows = _encode(plan, producer, batches, sending.put, task)
-        sending.finish()
-    return Prepared(owner, rows)
+        sender = _BatchSender(producer)
+        rows = _encode(plan, producer, batches, sender.put, task)
+        sender.finish()
+    return TaskOutput(owner, rows)
 
 
 def _encode(
-    plan: Plan, producer: Producer, batches: Iterator[Any], emit: Callable[[Encoded], object], task: int
+    plan: Plan, producer: Producer, batches: Iterator[Any], emit: Callable[[EncodedBatch], object], task: int
 ) -> int:
     counts: dict[str, int] = {}
 
@@ -91,14 +91,14 @@ def _encode(
     return encoder.rows
 
 
-class _Sending:
+class _BatchSender:
     """Batches on their way from the task itself; what failed is raised as soon as it is known."""
 
     def __init__(self, producer: Producer) -> None:
         self._producer = producer
         self._sent: list[SendFuture] = []
 
-    def put(self, encoded: Encoded) -> None:
+    def put(self, encoded: EncodedBatch) -> None:
         if self._sent and self._sent[0].done():
             self._settle([each for each in self._sent if each.done()])
             self._sent = [each for each in self._sent if not each.done()]

@@ -17,7 +17,7 @@ def decode_defaults(avro: Avro, *, tells: bool = False) -> None:
     """`tells`: branches of unions that have names are (name, value), as fastavro tells them when it is asked to."""
     fields = [field for _path, node in walk(avro) if kind_of(node) == "record" for field in node["fields"]]
     # All are decoded before one is changed: the default of a record is filled up with those of its fields.
-    decoded = [_Decoding(avro, tells).default_of(field) for field in fields]
+    decoded = [_DefaultDecoder(avro, tells).default_of(field) for field in fields]
     for field, default in zip(fields, decoded, strict=True):
         if default is _NONE:
             field.pop("default", None)
@@ -28,7 +28,7 @@ def decode_defaults(avro: Avro, *, tells: bool = False) -> None:
 _NONE = object()
 
 
-class _Decoding:
+class _DefaultDecoder:
     def __init__(self, avro: Avro, tells: bool) -> None:
         self._avro = avro
         self._tells = tells

@@ -40,51 +40,52 @@ class Plan:
     message: str | None = None
 
 
-def plan(
-    location: Location,
-    *,
-    subject: str | None = None,
-    version: int | str = "latest",
-    schema_id: int | None = None,
-    schema: str | None = None,
-    schema_type: str | None = None,
-    message: str | None = None,
-    descriptor_set: bytes | None = None,
-    registry: Registry | None = None,
-) -> Plan:
-    """Find the schema to read as: of a subject, of an id, or given as text (or, for Protobuf, compiled).
+@dataclass(frozen=True, slots=True)
+class SchemaOptions:
+    """Which schema to use: of a subject and version, of an id, given as text, or (Protobuf) compiled.
 
-    `schema_type` is that of a text, AVRO if nothing is said; what the registry has must be of it, if it is given.
+    `schema_type` is the type of a schema given as text, AVRO by default. A schema from the registry must have this
+    type, if it is given. `message` names the message of a Protobuf schema.
     """
+
+    subject: str | None = None
+    version: int | str = "latest"
+    schema_id: int | None = None
+    schema: str | None = None
+    schema_type: str | None = None
+    message: str | None = None
+    descriptor_set: bytes | None = None
+
+
+def plan(location: Location, options: SchemaOptions, registry: Registry | None = None) -> Plan:
+    """Find the schema to read as. `registry` is reused if it is given."""
     given = [
         name
-        for name, value in (
-            ("subject", subject),
-            ("schema_id", schema_id),
-            ("schema", schema),
-            ("descriptor_set", descriptor_set),
-        )
-        if value is not None
+        for name in ("subject", "schema_id", "schema", "descriptor_set")
+        if getattr(options, name) is not None
     ]
     if len(given) != 1:
-        said = f"not {' and '.join(given)}" if given else "none is given"
+        found_text = f"{' and '.join(given)} are given" if given else "none is given"
         raise ValueError(
-            f"say by one of subject, schema_id, schema and descriptor_set which schema is meant: {said}"
+            f"{found_text}: name the schema by exactly one of subject, schema_id, schema and descriptor_set"
         )
-    if version != "latest" and subject is None:
-        raise ValueError("version goes with subject")
+    subject, schema_id = options.subject, options.schema_id
+    if options.version != "latest" and subject is None:
+        raise ValueError(f"version {options.version!r} needs subject: give both, or leave version out")
     asked = registry or Registry(location)
     if subject is not None:
-        found = asked.by_subject(subject, version)
+        found = asked.by_subject(subject, options.version)
     elif schema_id is not None:
         found = asked.by_id(schema_id)
     else:
-        kind = PROTOBUF if descriptor_set is not None else _kind(schema_type)
-        found = Schema(NO_ID, kind, schema or "")
-    if schema_type is not None and found.kind != _kind(schema_type):
+        kind = PROTOBUF if options.descriptor_set is not None else _kind(options.schema_type)
+        found = Schema(NO_ID, kind, options.schema or "")
+    if options.schema_type is not None and found.kind != _kind(options.schema_type):
         what = f"subject {subject!r}" if subject is not None else f"schema id {schema_id}"
-        raise SchemaError(f"{what} is of type {found.kind}, and {_kind(schema_type)} is wanted")
-    return compiled(Plan(location, found, message=message), descriptor_set)
+        raise SchemaError(
+            f"{what} is of type {found.kind}, not {_kind(options.schema_type)}: change schema_type or leave it out"
+        )
+    return compiled(Plan(location, found, message=options.message), options.descriptor_set)
 
 
 def _kind(schema_type: str | None) -> str:
@@ -135,7 +136,7 @@ def writer_of(planned: Plan, *, columns: bool = False) -> Writer:
     return ProtobufWriter(schema, Files(planned.files), planned.message)
 
 
-class Frames:
+class FrameReader:
     """Reads frames: finds the schema of each by its id, and hands both to a reader.
 
     An id that the registry does not know is remembered as such by this object alone: make one for each task, and a schema that is registered late is
@@ -177,8 +178,8 @@ class ValueReader:
     def __init__(self, registry: str | Sequence[str] | Location, **schema: Any) -> None:
         location = registry if isinstance(registry, Location) else Location.of(registry)
         asked = Registry(location)
-        planned = plan(location, registry=asked, **schema)
-        self._frames = Frames(planned, asked, reader_of(planned))
+        planned = plan(location, SchemaOptions(**schema), asked)
+        self._frames = FrameReader(planned, asked, reader_of(planned))
 
     def read(self, frame: bytes | None) -> Any:
         """The value; of a tombstone None. A frame that cannot be read is a `BadValue`."""
@@ -199,36 +200,22 @@ class ValueWriter:
         message: str | None = None,
     ) -> None:
         location = registry if isinstance(registry, Location) else Location.of(registry)
-        self._writer = writer_of(
-            writing_plan(
-                location, subject, schema=schema, schema_type=schema_type, version=version, message=message
-            )
+        options = SchemaOptions(
+            subject=subject, version=version, schema=schema, schema_type=schema_type, message=message
         )
+        self._writer = writer_of(writing_plan(location, options))
 
     def write(self, value: Any) -> bytes:
         return self._writer.write(value)
 
 
-def writing_plan(
-    location: Location,
-    subject: str,
-    *,
-    schema: str | None = None,
-    schema_type: str | None = None,
-    version: int | str = "latest",
-    message: str | None = None,
-) -> Plan:
-    """Find the schema to write with; one that is given is registered under the subject."""
-    asked = Registry(location)
-    if schema is None:
-        return plan(
-            location,
-            subject=subject,
-            version=version,
-            schema_type=schema_type,
-            message=message,
-            registry=asked,
-        )
-    if version != "latest":
-        raise ValueError("give either schema or version, not both")
-    return compiled(Plan(location, asked.register(subject, schema, _kind(schema_type)), message=message))
+def writing_plan(location: Location, options: SchemaOptions) -> Plan:
+    """Find the schema to write with. A schema given as text is registered under the subject."""
+    registry = Registry(location)
+    if options.schema is None:
+        return plan(location, options, registry)
+    if options.version != "latest":
+        raise ValueError(f"schema and version {options.version!r} are both given: give only one of them")
+    assert options.subject is not None, "a schema is registered under a subject"
+    schema = registry.register(options.subject, options.schema, _kind(options.schema_type))
+    return compiled(Plan(location, schema, message=options.message))

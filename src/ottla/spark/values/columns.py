@@ -12,9 +12,20 @@ and with them schemas, for the tasks that come after.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from ottla.spark.values.codecs import Frames, Plan, Reader, Writer, plan, reader_of, writer_of, writing_plan
+from ottla.spark.values.codecs import (
+    FrameReader,
+    Plan,
+    Reader,
+    SchemaOptions,
+    Writer,
+    plan,
+    reader_of,
+    writer_of,
+    writing_plan,
+)
 from ottla.spark.values.faults import BadValue
 from ottla.spark.values.registry import Location, Registry
 
@@ -33,6 +44,34 @@ _readers: dict[Plan, Reader] = {}
 _writers: dict[Plan, Writer] = {}
 #: A worker that meets more plans than these begins anew: it serves one query at a time, and few kinds of values.
 _KEPT_MAX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class BadValueOptions:
+    """What becomes of a bad value: it ends the query, or it is null (`permissive`) with the reason in `error_column`."""
+
+    permissive: bool = False
+    error_column: str | None = None
+
+    @classmethod
+    def of(cls, mode: str | None, error_column: str | None) -> BadValueOptions:
+        """Check the arguments of the column functions. Without `mode`, `error_column` selects PERMISSIVE."""
+        if error_column == "value":
+            raise ValueError(
+                "error_column cannot be 'value', the field of the decoded value: use another name"
+            )
+        if mode is None:
+            return cls(error_column is not None, error_column)
+        if mode.upper() not in (FAILFAST, PERMISSIVE):
+            raise ValueError(f"mode must be {FAILFAST} or {PERMISSIVE}, not {mode!r}")
+        if mode.upper() == FAILFAST and error_column is not None:
+            raise ValueError(
+                f"error_column {error_column!r} would always be null in mode {FAILFAST}: use {PERMISSIVE}"
+            )
+        return cls(mode.upper() == PERMISSIVE, error_column)
+
+
+FAIL_ON_BAD_VALUE = BadValueOptions()
 
 
 def from_registry(
@@ -61,9 +100,8 @@ def from_registry(
     a string of that name, the reason, which is null where all is well; null bytes (tombstones) are null without a reason.
     """
     location = Location.of(registry, auth=auth, ca_file=ca_file, timeout_s=timeout_s, attempts=attempts)
-    permissive = _permissive(mode, error_column)
-    planned = plan(
-        location,
+    bad_values = BadValueOptions.of(mode, error_column)
+    options = SchemaOptions(
         subject=subject,
         version=version,
         schema_id=schema_id,
@@ -72,9 +110,8 @@ def from_registry(
         message=message,
         descriptor_set=descriptor_set,
     )
-    return _column(
-        column, decoding(planned, permissive, error_column), _with_error(type_of(planned), error_column)
-    )
+    planned = plan(location, options)
+    return _column(column, decoding(planned, bad_values), _with_error(type_of(planned), error_column))
 
 
 def to_registry(
@@ -98,24 +135,23 @@ def to_registry(
     A `schema` is registered when it is not there; the registry may refuse it as incompatible. Modes as in `from_registry`.
     """
     location = Location.of(registry, auth=auth, ca_file=ca_file, timeout_s=timeout_s, attempts=attempts)
-    permissive = _permissive(mode, error_column)
-    planned = writing_plan(
-        location, subject, schema=schema, schema_type=schema_type, version=version, message=message
+    bad_values = BadValueOptions.of(mode, error_column)
+    options = SchemaOptions(
+        subject=subject, version=version, schema=schema, schema_type=schema_type, message=message
     )
-    return written_by(planned, column, permissive, error_column)
+    return written_by(writing_plan(location, options), column, bad_values)
 
 
 def written_by(
-    planned: Plan, column: Column | str, permissive: bool = False, error_column: str | None = None
+    planned: Plan, column: Column | str, bad_values: BadValueOptions = FAIL_ON_BAD_VALUE
 ) -> Column:
     """The column of structs as values of a plan to write by."""
     from pyspark.sql.types import BinaryType
 
     # A schema that is no good says so here, not in a worker.
     writer_of(planned, columns=True)
-    return _column(
-        column, encoding(planned, permissive, error_column), _with_error(BinaryType(), error_column)
-    )
+    of = _with_error(BinaryType(), bad_values.error_column)
+    return _column(column, encoding(planned, bad_values), of)
 
 
 def from_json_value(
@@ -129,7 +165,7 @@ def from_json_value(
 
     from ottla.spark.values.plain_json import json_reader
 
-    permissive = _permissive(mode, error_column)
+    bad_values = BadValueOptions.of(mode, error_column)
     of = DataType.fromDDL(schema) if isinstance(schema, str) else schema
     # A type that JSON cannot be read as says so here.
     json_reader(of)
@@ -137,8 +173,8 @@ def from_json_value(
     def decode(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
         arrow, read = _arrow_type(of), json_reader(of)
         for batch in batches:
-            values, errors = each_value(read, batch.to_pylist(), permissive)
-            yield _result(values, errors, arrow, permissive, error_column)
+            values, errors = each_value(read, batch.to_pylist(), bad_values.permissive)
+            yield _result(values, errors, arrow, bad_values)
 
     return _column(column, decode, _with_error(of, error_column))
 
@@ -163,20 +199,20 @@ def type_of(planned: Plan) -> DataType:
     return protobuf_type(Files(planned.files).message(planned.message))
 
 
-def decoding(planned: Plan, permissive: bool, error_column: str | None) -> _Arrays:
+def decoding(planned: Plan, bad_values: BadValueOptions) -> _Arrays:
     """What a worker runs over the Arrow batches of a column of bytes."""
     of = type_of(planned)
 
     def decode(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
         arrow, read = _arrow_type(of), frames_of(planned).read
         for batch in batches:
-            values, errors = each_value(read, batch.to_pylist(), permissive)
-            yield _result(values, errors, arrow, permissive, error_column)
+            values, errors = each_value(read, batch.to_pylist(), bad_values.permissive)
+            yield _result(values, errors, arrow, bad_values)
 
     return decode
 
 
-def encoding(planned: Plan, permissive: bool, error_column: str | None) -> _Arrays:
+def encoding(planned: Plan, bad_values: BadValueOptions) -> _Arrays:
     """What a worker runs over the Arrow batches of a column of structs."""
 
     def encode(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
@@ -184,17 +220,19 @@ def encoding(planned: Plan, permissive: bool, error_column: str | None) -> _Arra
 
         write = kept_writer(planned).write
         for batch in batches:
-            values, errors = each_value(write, _rows(batch), permissive)
-            yield _result(values, errors, pa.binary(), permissive, error_column)
+            values, errors = each_value(write, _rows(batch), bad_values.permissive)
+            yield _result(values, errors, pa.binary(), bad_values)
 
     return encode
 
 
-def frames_of(planned: Plan) -> Frames:
+def frames_of(planned: Plan) -> FrameReader:
     """Reader and registry that this process keeps. Like `kept_writer` it is a function of the module, which workers find by its name: functions within
     functions are sent to them with all that they touch, and each task would be sent empty dicts of its own."""
     reader = _kept(_readers, planned, lambda: reader_of(planned, columns=True))
-    return Frames(planned, _kept(_registries, planned.location, lambda: Registry(planned.location)), reader)
+    return FrameReader(
+        planned, _kept(_registries, planned.location, lambda: Registry(planned.location)), reader
+    )
 
 
 def kept_writer(planned: Plan) -> Writer:
@@ -230,9 +268,7 @@ def each_value(
     return values, errors
 
 
-def _result(
-    values: list[Any], errors: dict[int, str], arrow: Any, permissive: bool, error_column: str | None
-) -> Any:
+def _result(values: list[Any], errors: dict[int, str], arrow: Any, bad_values: BadValueOptions) -> Any:
     import pyarrow as pa
 
     try:
@@ -244,17 +280,17 @@ def _result(
                 pa.array([value], arrow)
             except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
                 bad = BadValue(f"does not fit its column: {error}")
-                if not permissive:
+                if not bad_values.permissive:
                     raise bad from None
                 errors[place] = str(bad)
                 values[place] = None
         array = pa.array(values, arrow)
-    if error_column is None:
+    if bad_values.error_column is None:
         return array
     reasons = pa.array(
         [errors.get(place) for place in range(len(values))] if errors else [None] * len(values), pa.string()
     )
-    return pa.StructArray.from_arrays([array, reasons], names=["value", error_column])
+    return pa.StructArray.from_arrays([array, reasons], names=["value", bad_values.error_column])
 
 
 def _kept(kept: dict[Any, Any], key: Any, make: Callable[[], Any]) -> Any:
@@ -266,25 +302,11 @@ def _kept(kept: dict[Any, Any], key: Any, make: Callable[[], Any]) -> Any:
     return found
 
 
-def _permissive(mode: str | None, error_column: str | None) -> bool:
-    if mode is None:
-        return error_column is not None
-    if mode.upper() not in (FAILFAST, PERMISSIVE):
-        raise ValueError(f"mode must be {FAILFAST} or {PERMISSIVE}, not {mode!r}")
-    if mode.upper() == FAILFAST and error_column is not None:
-        raise ValueError(
-            f"error_column {error_column!r} would always be null in mode {FAILFAST}: take {PERMISSIVE}"
-        )
-    return mode.upper() == PERMISSIVE
-
-
 def _with_error(of: DataType, error_column: str | None) -> DataType:
     from pyspark.sql.types import StringType, StructField, StructType
 
     if error_column is None:
         return of
-    if error_column == "value":
-        raise ValueError("error_column must have another name than value")
     return StructType([StructField("value", of), StructField(error_column, StringType())])
 
 

@@ -75,10 +75,10 @@ def parse(schema: Schema) -> Node:
         others = {name: json.loads(text) for name, text in schema.references}
     except ValueError as error:
         raise SchemaError(f"this is no JSON Schema: {error}") from None
-    return _Reading(root, others).node(root, root, "", ())
+    return _SchemaParser(root, others).node(root, root, "", ())
 
 
-class _Reading:
+class _SchemaParser:
     """Reads one schema: `root` is the document that a reference without an address points into."""
 
     def __init__(self, root: Any, others: dict[str, Any]) -> None:
