@@ -145,7 +145,7 @@ def _whole(plans: Sequence[Plan]) -> Plan:
     """What Spark is started for: the pipeline; of several the first, with the settings that are Spark's own of all."""
     if len(plans) == 1:
         return plans[0]
-    from ottla.spark.pipeline.together import at_start, clashes
+    from ottla.spark.pipeline.shared_spark import at_start, clashes
 
     if found := clashes(plans):
         raise usage_error("\n".join(found))

@@ -16,7 +16,7 @@ from ottla.spark.pipeline.loader import LoadedPipeline
 from ottla.spark.pipeline.model import Plan
 from ottla.spark.pipeline.progress import brief, one_line
 from ottla.spark.pipeline.runner import Run, StepFailed, WatchedQuery, ship, stop_together
-from ottla.spark.pipeline.together import session_for
+from ottla.spark.pipeline.shared_spark import session_for
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -3,7 +3,7 @@ import pytest
 from ottla.client.errors import BrokerUnreachable
 from ottla.spark.pipeline.causes import cause_of, is_the_files
 from ottla.spark.table_sinks import SinkError
-from ottla.spark.values.faults import RegistryError
+from ottla.spark.values.errors import RegistryError
 
 QUERY = "\n=== Streaming Query ===\nIdentifier: r.o [id = ed53110e]\nCurrent Committed Offsets: {}\n\nLogical Plan:\n+- x\n"
 IN_A_WORKER = """\

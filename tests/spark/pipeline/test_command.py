@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import ottla
-from tests.spark.pipeline.calling import Call
+from tests.spark.pipeline.command import Call
 
 PATIENCE_S = 110
 FILE = """\

@@ -7,7 +7,7 @@ from pyspark.sql import functions as f
 
 import ottla
 from ottla.records.partitioner import partition_for_key
-from tests.spark.topic_sink.reading import Read, read_topic
+from tests.spark.topic_sink.committed_records import Read, read_topic
 
 
 def test_rows_are_written_with_all_their_columns(

@@ -22,7 +22,7 @@ from ottla.spark.topic_sink.plan import Plan, read_plan
 from ottla.spark.topic_sink.staged_batches import PARTITIONS, Stage, TaskOutput, clean, staging_producer
 from tests.broker_proxy import PRODUCE, Proxy, refuse_produces
 from tests.sdk.reading import eventually
-from tests.spark.topic_sink.reading import read_topic
+from tests.spark.topic_sink.committed_records import read_topic
 from tests.spark.topic_sink.test_plan import VALUE
 
 END_TXN, TXN_OFFSET_COMMIT = 26, 28

@@ -13,7 +13,7 @@ from ottla.spark.options import OptionError
 from ottla.spark.topic_sink import task
 from ottla.spark.topic_sink.plan import read_plan
 from ottla.spark.topic_sink.task import write_micro_batch, write_rows
-from tests.spark.topic_sink.reading import read_topic
+from tests.spark.topic_sink.committed_records import read_topic
 from tests.spark.topic_sink.test_commit import _no_kept_clients
 from tests.spark.topic_sink.test_plan import VALUE
 

@@ -13,7 +13,7 @@ from ottla.spark.values import ValueWriter, columns
 from ottla.spark.values.avro import AvroWriter
 from ottla.spark.values.codecs import Plan, SchemaOptions, plan
 from ottla.spark.values.columns import FAIL_ON_BAD_VALUE, BadValueOptions, decoding, each_value, encoding
-from ottla.spark.values.faults import BadValue
+from ottla.spark.values.errors import BadValue
 from ottla.spark.values.registry import Location, Schema
 from ottla.spark.values.wire_format import header
 from tests.spark.values.avro_schemas import avro, schemas_and_values

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.spark.values.avro import AvroReader, AvroWriter
-from ottla.spark.values.faults import BadValue, SchemaError
+from ottla.spark.values.errors import BadValue, SchemaError
 from ottla.spark.values.registry import Schema
 from ottla.spark.values.wire_format import header
 from tests.spark.values.avro_schemas import avro, logical, record, schemas_and_values

@@ -7,7 +7,7 @@ from pyspark.sql.types import DataType, StructType
 from ottla.spark.values import avro_schema
 from ottla.spark.values.avro import AvroReader
 from ottla.spark.values.avro_types import spark_type
-from ottla.spark.values.faults import SchemaError
+from ottla.spark.values.errors import SchemaError
 from ottla.spark.values.registry import Schema
 
 

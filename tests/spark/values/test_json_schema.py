@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pyspark.sql.types import StructType
 
-from ottla.spark.values.faults import BadValue, SchemaError
+from ottla.spark.values.errors import BadValue, SchemaError
 from ottla.spark.values.json_schema import JsonReader, JsonWriter, parse
 from ottla.spark.values.registry import Schema
 from ottla.spark.values.types import json_type

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pyspark.sql import types as spark
 
-from ottla.spark.values.faults import BadValue, SchemaError
+from ottla.spark.values.errors import BadValue, SchemaError
 from ottla.spark.values.plain_json import json_reader
 
 TYPE = spark.StructType(

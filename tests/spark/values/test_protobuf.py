@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ottla.spark.values import protobuf_schema
 from ottla.spark.values.codecs import Plan, SchemaOptions, compiled, plan, reader_of, writer_of
-from ottla.spark.values.faults import BadValue, SchemaError
+from ottla.spark.values.errors import BadValue, SchemaError
 from ottla.spark.values.protobuf_schema import Files, files_of, names, names_at
 from ottla.spark.values.registry import NO_ID, Location, Schema
 from ottla.spark.values.types import protobuf_type

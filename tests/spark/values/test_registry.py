@@ -5,7 +5,7 @@ import ssl
 import pytest
 import trustme
 
-from ottla.spark.values.faults import RegistryError, SchemaError, UnknownSchema
+from ottla.spark.values.errors import RegistryError, SchemaError, UnknownSchema
 from ottla.spark.values.registry import Location, Registry, pause_s
 from tests.spark.values.registry_server import RegistryServer, serving
 

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.spark.values.faults import BadValue
+from ottla.spark.values.errors import BadValue
 from ottla.spark.values.wire_format import header, message_indexes, message_indexes_of, schema_id_of
 
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ottla.spark.pipeline.beside import imported_from, loaded_from, top_of
 from ottla.spark.pipeline.builder import Pipeline, settings_from
+from ottla.spark.pipeline.local_modules import imported_from, loaded_from, top_of
 from ottla.spark.pipeline.model import Function, PipelineError, Plan, Problem
 from ottla.spark.pipeline.parser import read_plan
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.spark.pipeline.beside import as_file
 from ottla.spark.pipeline.causes import cause_of
 from ottla.spark.pipeline.loader import LoadedPipeline
+from ottla.spark.pipeline.local_modules import as_file
 from ottla.spark.pipeline.model import Plan
 from ottla.spark.pipeline.plan_check import require_topics
 from ottla.spark.pipeline.progress import Progress, read_progress

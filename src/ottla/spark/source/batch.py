@@ -34,17 +34,17 @@ class OttlaReader(DataSourceReader):
         self._wanted = PushedFilters()
 
     def partitions(self) -> list[Slice]:
-        from ottla.spark.source.survey import Survey
+        from ottla.spark.source.topic_admin import TopicAdmin
 
-        options, wanted, survey = self._options, self._wanted, Survey(self._options)
-        partitions = survey.partitions()
+        options, wanted, topic_admin = self._options, self._wanted, TopicAdmin(self._options)
+        partitions = topic_admin.partitions()
         starting, ending = options.starting or AtEnd(EARLIEST), options.ending or AtEnd(LATEST)
         places = ((starting, options.starting_option), (ending, options.ending_option))
         # Logs grow at their ends and go at their beginnings: beginnings are asked for first and ends last, so that what was asked for in
         # between lies within, and is not taken for lost.
-        begins = survey.offsets(dict.fromkeys(partitions, EARLIEST))
-        answers = [survey.offsets(times_of(place, partitions, option)) for place, option in places]
-        latest = survey.latest(partitions)
+        begins = topic_admin.offsets(dict.fromkeys(partitions, EARLIEST))
+        answers = [topic_admin.offsets(times_of(place, partitions, option)) for place, option in places]
+        latest = topic_admin.latest(partitions)
         logs = {tp: Log(begin, max(latest[tp], begin)) for tp, begin in begins.items()}
         starts, ends = (
             offsets_of(place, partitions, each, latest, option)
@@ -57,7 +57,7 @@ class OttlaReader(DataSourceReader):
             _log.warning("failOnDataLoss is false, going on without what is lost: %s", loss)
         ranges = wanted.cut(ranges)
         times = wanted.times([range_.tp for range_ in ranges])
-        ranges = wanted.since(ranges, survey.offsets(times))
+        ranges = wanted.since(ranges, topic_admin.offsets(times))
         return slices(split(ranges, least=options.partitions_min, records_max=options.task_records_max))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from ottla.client.metadata import TopicPartition
-    from ottla.spark.source.survey import Survey
+    from ottla.spark.source.topic_admin import TopicAdmin
 
 _log = logging.getLogger("ottla.spark")
 
@@ -47,7 +47,7 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = source_options(given, "stream")
         check_schema(schema, include_headers=self._options.include_headers)
         self._schema = schema
-        self._asking: Survey | None = None
+        self._made_admin: TopicAdmin | None = None
         #: The ends of the logs when they were last asked for.
         self._latest: Offsets | None = None
         #: With Trigger.AvailableNow: where the query ends.
@@ -59,22 +59,22 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._told: Offsets | None = None
 
     @property
-    def _survey(self) -> Survey:
-        if self._asking is None:
-            from ottla.spark.source.survey import Survey
+    def _topic_admin(self) -> TopicAdmin:
+        if self._made_admin is None:
+            from ottla.spark.source.topic_admin import TopicAdmin
 
-            self._asking = Survey(self._options)
-        return self._asking
+            self._made_admin = TopicAdmin(self._options)
+        return self._made_admin
 
     # Offsets
 
     def initialOffset(self) -> JsonOffsets:  # noqa: N802  # Spark's name, as are those below
-        options, survey = self._options, self._survey
-        partitions = survey.partitions()
+        options, topic_admin = self._options, self._topic_admin
+        partitions = topic_admin.partitions()
         place = options.starting or AtEnd(LATEST)
-        latest = survey.latest(partitions)
-        logs = survey.logs(partitions, latest)
-        answers = survey.offsets(times_of(place, partitions, options.starting_option))
+        latest = topic_admin.latest(partitions)
+        logs = topic_admin.logs(partitions, latest)
+        answers = topic_admin.offsets(times_of(place, partitions, options.starting_option))
         starts = offsets_of(place, partitions, answers, latest, options.starting_option)
         # What was written since the ends were asked for makes no difference: a start may be younger than they are.
         logs = {tp: Log(log.begin, max(log.end, answers.get(tp, 0))) for tp, log in logs.items()}
@@ -93,11 +93,11 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = self._ends(starts)
         known = {tp: offset for tp, offset in starts.items() if tp in ends}
         if not self._is_checked:
-            self._lose(ranges_of(known, ends, self._survey.logs(ends, ends))[1])
+            self._lose(ranges_of(known, ends, self._topic_admin.logs(ends, ends))[1])
             self._is_checked = True
         new = [tp for tp in ends if tp not in known]
         if new:
-            known |= self._survey.offsets(dict.fromkeys(new, EARLIEST))
+            known |= self._topic_admin.offsets(dict.fromkeys(new, EARLIEST))
         now = time.monotonic()
         size = advanced(known, ends)
         waited_ms = (now - self._triggered_at) * 1000 if self._triggered_at is not None else float("inf")
@@ -117,13 +117,13 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _ends(self, starts: Offsets) -> Offsets:
         """Where the logs end now: with AvailableNow, where they ended when the query began."""
-        ends = dict(self._target) if self._target is not None else self._survey_ends()
+        ends = dict(self._target) if self._target is not None else self._log_ends()
         for _attempt in range(self._options.retries):
             if not _is_behind(ends, starts):
                 break
             # A leader that has just been elected may not know yet how far its log counts.
             time.sleep(self._options.retry_interval_ms / 1000)
-            ends = self._survey_ends()
+            ends = self._log_ends()
             if self._target is not None:
                 self._target = dict(ends)
         gone = [
@@ -134,8 +134,8 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._lose(gone + ranges_of({tp: starts[tp] for tp in cut_off}, cut_off, logs)[1])
         return ends
 
-    def _survey_ends(self) -> Offsets:
-        self._latest = self._survey.latest(self._survey.partitions_left())
+    def _log_ends(self) -> Offsets:
+        self._latest = self._topic_admin.latest(self._topic_admin.partitions_left())
         return dict(self._latest)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -150,7 +150,7 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return None if self._latest is None else to_json(self._latest)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._target = self._survey_ends()
+        self._target = self._log_ends()
 
     # Reading
 
@@ -169,15 +169,15 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return slices(split(ranges, least=options.partitions_min, records_max=options.task_records_max))
 
     def _doubted_logs(self, doubted: set[TopicPartition], ends: Offsets) -> dict[TopicPartition, Log]:
-        there = doubted.intersection(self._survey.partitions_left())
-        latest = self._survey.latest(there)
+        there = doubted.intersection(self._topic_admin.partitions_left())
+        latest = self._topic_admin.latest(there)
         for _attempt in range(self._options.retries):
             if not _is_behind(latest, ends):
                 break
             # As in `_ends`.
             time.sleep(self._options.retry_interval_ms / 1000)
-            latest = self._survey.latest(there)
-        return self._survey.logs(there, latest)
+            latest = self._topic_admin.latest(there)
+        return self._topic_admin.logs(there, latest)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, Slice):
@@ -201,7 +201,7 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         self._told = done
         try:
-            self._survey.commit(group, done)
+            self._topic_admin.commit(group, done)
         except KafkaError as error:
             _log.warning(
                 "offsets were not committed to group %s, which changes nothing for the query: %s",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.spark.values.codecs import ValueReader, ValueWriter
 from ottla.spark.values.columns import from_json_value, from_registry, to_registry
-from ottla.spark.values.faults import BadValue, RegistryError, SchemaError
+from ottla.spark.values.errors import BadValue, RegistryError, SchemaError
 from ottla.spark.values.registry import Location
 
 if TYPE_CHECKING:

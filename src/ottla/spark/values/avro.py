@@ -32,7 +32,7 @@ from ottla.spark.values.avro_tree import (
     walk,
     widened,
 )
-from ottla.spark.values.faults import BadValue, SchemaError
+from ottla.spark.values.errors import BadValue, SchemaError
 from ottla.spark.values.registry import Schema
 from ottla.spark.values.wire_format import HEADER_BYTES, header
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from ottla.spark.values.avro_tree import Avro, branches, kind_of, logical_of
-from ottla.spark.values.faults import BadValue, at, pairs, wrong
+from ottla.spark.values.errors import BadValue, at, pairs, wrong
 from ottla.spark.values.numbers import double_of, single_of
 
 Fit = Callable[[Any, str], Any]

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from fastavro.schema import SchemaParseException, UnknownType, parse_schema
 
-from ottla.spark.values.faults import SchemaError, at
+from ottla.spark.values.errors import SchemaError, at
 from ottla.spark.values.registry import Schema
 
 #: Logical types that Spark's columns hold as something else than Avro's base type.

@@ -13,7 +13,7 @@ from typing import Any, Final
 from pyspark.sql import types as spark
 
 from ottla.spark.values.avro_tree import Avro, branches, is_choice, kind_of, logical_of, widened
-from ottla.spark.values.faults import SchemaError, at
+from ottla.spark.values.errors import SchemaError, at
 
 _PLAIN: Final[dict[str, spark.DataType]] = {
     "boolean": spark.BooleanType(),

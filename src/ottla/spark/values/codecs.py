@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from ottla.spark.values.avro import AvroReader, AvroWriter
-from ottla.spark.values.faults import BadValue, SchemaError, UnknownSchema
+from ottla.spark.values.errors import BadValue, SchemaError, UnknownSchema
 from ottla.spark.values.json_schema import JsonReader, JsonWriter
 from ottla.spark.values.registry import AVRO, JSON, KINDS, NO_ID, PROTOBUF, Location, Registry, Schema
 from ottla.spark.values.wire_format import schema_id_of

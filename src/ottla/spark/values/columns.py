@@ -26,7 +26,7 @@ from ottla.spark.values.codecs import (
     writer_of,
     writing_plan,
 )
-from ottla.spark.values.faults import BadValue
+from ottla.spark.values.errors import BadValue
 from ottla.spark.values.registry import Location, Registry
 
 if TYPE_CHECKING:

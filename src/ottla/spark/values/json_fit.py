@@ -8,7 +8,7 @@ from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from ottla.spark.values.faults import BadValue, at, pairs, wrong
+from ottla.spark.values.errors import BadValue, at, pairs, wrong
 from ottla.spark.values.json_leaves import Fit, boolean, number, parsed, text_of, unicode_text
 from ottla.spark.values.numbers import whole_of
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any, Final
 
-from ottla.spark.values.faults import BadValue, wrong
+from ottla.spark.values.errors import BadValue, wrong
 from ottla.spark.values.numbers import double_of
 
 Fit = Callable[[Any, str], Any]

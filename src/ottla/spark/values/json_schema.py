@@ -12,7 +12,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ottla.spark.values.faults import BadValue, SchemaError
+from ottla.spark.values.errors import BadValue, SchemaError
 from ottla.spark.values.json_fit import fitting, writing
 from ottla.spark.values.json_leaves import Fit, read_as, text_of
 from ottla.spark.values.registry import Schema

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from pyspark.sql import types as spark
 
-from ottla.spark.values.faults import SchemaError, at, wrong
+from ottla.spark.values.errors import SchemaError, at, wrong
 from ottla.spark.values.json_leaves import Fit, boolean, number, read_as, text_of, unicode_text
 from ottla.spark.values.numbers import single_of
 

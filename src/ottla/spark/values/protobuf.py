@@ -17,7 +17,7 @@ from typing import Any, Final
 from google.protobuf import json_format, message_factory
 from google.protobuf.message import DecodeError
 
-from ottla.spark.values.faults import BadValue, SchemaError, at, pairs, wrong
+from ottla.spark.values.errors import BadValue, SchemaError, at, pairs, wrong
 from ottla.spark.values.numbers import single_of
 from ottla.spark.values.protobuf_schema import Files, files_of, indexes_of, names_at
 from ottla.spark.values.registry import NO_ID, Schema

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from google.protobuf import descriptor_pb2, descriptor_pool
 
-from ottla.spark.values.faults import SchemaError
+from ottla.spark.values.errors import SchemaError
 from ottla.spark.values.registry import Schema
 
 #: The file of the schema itself, among those that it imports.

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
-from ottla.spark.values.faults import RegistryError, SchemaError, UnknownSchema
+from ottla.spark.values.errors import RegistryError, SchemaError, UnknownSchema
 
 AVRO: Final = "AVRO"
 JSON: Final = "JSON"

@@ -13,7 +13,7 @@ from pyspark.sql import types as spark
 from ottla.spark.values import avro_tree, json_schema
 from ottla.spark.values.codecs import Plan
 from ottla.spark.values.columns import type_of
-from ottla.spark.values.faults import SchemaError, at
+from ottla.spark.values.errors import SchemaError, at
 from ottla.spark.values.registry import AVRO, JSON
 
 _WHOLE: Final = ("byte", "short", "integer", "long")

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from pyspark.sql import types as spark
 
-from ottla.spark.values.faults import SchemaError, at
+from ottla.spark.values.errors import SchemaError, at
 from ottla.spark.values.json_schema import Node
 from ottla.spark.values.protobuf import DURATION, TEXTS, TIMESTAMP, WRAPPERS, entry_of, is_map
 

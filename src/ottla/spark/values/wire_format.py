@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from ottla.spark.values.faults import BadValue
+from ottla.spark.values.errors import BadValue
 
 HEADER_BYTES: Final = 5
 #: A message is nested in another at most so deep; more is no frame but noise.

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 
 
-class Survey:
+class TopicAdmin:
     """Asks for what the options choose. Every question is repeated as the options say while brokers do not answer."""
 
     def __init__(self, options: SourceOptions) -> None:

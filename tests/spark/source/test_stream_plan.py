@@ -108,7 +108,7 @@ def test_available_now_begins_on_a_topic_that_is_written_to(
 
 
 class NewLeader:
-    """A survey of one partition whose leader says too little at first."""
+    """Topic admin of one partition whose leader says too little at first."""
 
     def __init__(self, *ends: int) -> None:
         self.ends = list(ends)
@@ -126,7 +126,7 @@ class NewLeader:
 def test_a_leader_that_is_new_is_asked_again() -> None:
     def reader(*ends: int) -> OttlaStreamReader:
         made = stream_reader("127.0.0.1:1", subscribe="t", fetchOffset__retryIntervalMs=0)
-        made._asking = NewLeader(*ends)  # type: ignore[assignment]
+        made._made_admin = NewLeader(*ends)  # type: ignore[assignment]
         return made
 
     start, end = {"t": {"0": 5}}, {"t": {"0": 8}}

@@ -17,8 +17,8 @@ from ottla.spark.pipeline import PipelineError
 from ottla.spark.pipeline.loader import load, load_together
 from ottla.spark.pipeline.model import Plan
 from ottla.spark.pipeline.progress import Progress, brief
-from ottla.spark.pipeline.together import STATIC_SQL, at_start, clashes, is_static, session_for
-from tests.spark.pipeline.calling import Call
+from ottla.spark.pipeline.shared_spark import STATIC_SQL, at_start, clashes, is_static, session_for
+from tests.spark.pipeline.command import Call
 
 PATIENCE_S = 60
 FILE = """\
