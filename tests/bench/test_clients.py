@@ -1,4 +1,4 @@
-"""Python clients side by side: the arithmetic of their table, and one real round of every work in numbers that take no time."""
+"""Comparison of Python clients: the arithmetic of the table, and one small real round of every workload."""
 
 import asyncio
 from collections.abc import Iterator

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.cli.outcome import FAILED, USAGE, CommandError, Stop, print_json, show, usage_error
 from ottla.cli.progress import ProgressLine
-from ottla.spark.pipeline.causes import cause_of, is_the_files
+from ottla.spark.pipeline.causes import cause_of, is_file_fault
 from ottla.spark.pipeline.loader import LoadedPipeline
 from ottla.spark.pipeline.model import Plan
 from ottla.spark.pipeline.progress import brief, one_line
@@ -53,7 +53,7 @@ def started(
 def _not_started(plan: Plan, failed: StepFailed) -> CommandError:
     """What is wrong in the file is wrong next time too; what was not there may be."""
     said = f"{plan.file}: {failed.place}: {cause_of(str(failed.error))}"
-    return CommandError(said, USAGE if is_the_files(failed.error) else FAILED)
+    return CommandError(said, USAGE if is_file_fault(failed.error) else FAILED)
 
 
 def _session(spark: SparkSession, loaded: LoadedPipeline) -> SparkSession:

@@ -1,4 +1,4 @@
-"""What the tests of pipelines share."""
+"""Shared fixtures of the pipeline tests."""
 
 from tests.spark.pipeline.command import call
 

@@ -1,4 +1,4 @@
-"""examples/pipelines on real brokers and a real Spark: all that is there is taken, and what comes out is checked to the last record."""
+"""examples/pipelines with a real broker and Spark: processes all records, and checks every output record."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""What tasks read: every codec, transactions, gaps, losses, brokers that go away. On real brokers, without Spark."""
+"""Reads of tasks: every codec, transactions, gaps, losses, lost brokers. On real brokers, without Spark."""
 
 import threading
 import time
@@ -239,7 +239,7 @@ def test_records_that_go_between_planning_and_reading(
     # A consumer that has read it before, and one that never has.
     assert values_of(lax, parts) == []
     with pytest.raises(
-        DataLost, match=r"offsets 0 to 9 are gone \(10 records at most\): the partition was deleted"
+        DataLost, match=r"offsets 0 to 9 are lost \(at most 10 records\): the partition was deleted"
     ):
         values_of(batch_reader(ottla_address, subscribe=topic_name, kafka__client__id="new"), parts)
 
@@ -294,7 +294,7 @@ def test_a_read_without_progress_ends_in_words(
         parts = reader.partitions()
         proxy.hold(FETCH)
         with pytest.raises(
-            NoProgress, match=rf"topic {topic_name} partition 0: nothing came at offset 0 for 0\.[34]"
+            NoProgress, match=rf"topic {topic_name} partition 0: no records at offset 0 for 0\.[34]"
         ):
             values_of(reader, parts)
         proxy.release(FETCH)

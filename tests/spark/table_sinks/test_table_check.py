@@ -1,4 +1,4 @@
-"""Whether a table that is there can take the rows, without a server. That catalogues are read rightly is shown in `make interop`."""
+"""Checks whether a table fits the rows, without a server. `make interop` tests the catalog queries."""
 
 import pytest
 
@@ -44,9 +44,7 @@ def test_a_column_that_would_round_in_silence_is_refused(
     if fits:
         check(database, f"x {kind}", found)
     else:
-        with pytest.raises(
-            SchemaMismatch, match=rf"column x is {declared} with {digits} digits of a fraction"
-        ):
+        with pytest.raises(SchemaMismatch, match=rf"column x is {declared} with {digits} fractional digits"):
             check(database, f"x {kind}", found)
 
 

@@ -1,4 +1,4 @@
-"""Drivers in processes of their own, which are killed at a chosen request of their commit."""
+"""Drivers in separate processes, killed at a chosen request of their commit."""
 
 import os
 import signal

@@ -64,7 +64,7 @@ def test_tasks_write_by_themselves_where_at_least_once_will_do(
 @pytest.mark.parametrize(
     ("column", "options", "message"),
     [
-        ("id", {}, "no use for the column `id`"),
+        ("id", {}, "cannot write the column `id`"),
         (
             "CAST(id AS STRING) AS value",
             {"kafka.linger": "1"},

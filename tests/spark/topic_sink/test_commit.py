@@ -1,4 +1,4 @@
-"""The commit without Spark: prepared messages on a real broker, through networks that lose answers and brokers that die."""
+"""The commit without Spark: task output on a real broker, with lost responses and killed brokers."""
 
 import dataclasses
 from collections.abc import Callable, Iterator
@@ -264,7 +264,7 @@ def test_a_commit_that_takes_long_is_warned_of(
 ) -> None:
     plan = dataclasses.replace(plan_of(ottla_address, topic), transaction_ms=1)
     commit_micro_batch(plan, [prepared(plan, ["a"], query=topic)], 0)
-    assert "at kafka.transaction.timeout.ms (0.001 s) the broker would have aborted it" in caplog.text
+    assert "after kafka.transaction.timeout.ms (0.001 s) the broker aborts it" in caplog.text
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Arrow batches become record batches: both twins, every column, full batches and large rows. No Spark, no broker."""
+"""Arrow batches become record batches: both twins, every column, full batches, large rows. No Spark or broker."""
 
 import random
 from typing import Any, cast
@@ -109,7 +109,7 @@ def test_large_types_of_arrow_and_rows_larger_than_a_batch(twin: Twin) -> None:
     batch = pa.record_batch([pa.array(values, pa.large_binary())], ["value"])
     found = encode(plan("value"), twin, batch, partitions=1)
     assert [record.value for record in rows_of(found)["t", 0]] == values
-    with pytest.raises(MessageTooLarge, match=r"a row of 20132 bytes is over max.request.size \(20000\)"):
+    with pytest.raises(MessageTooLarge, match=r"a row of 20132 bytes exceeds max.request.size \(20000\)"):
         encode(plan("value"), twin, pa.record_batch([pa.array([b"x" * 20_100])], ["value"]))
 
 
@@ -136,8 +136,8 @@ def test_a_clock_that_is_set_back_breaks_no_batch() -> None:
     ("column", "message"),
     [
         (("partition", pa.array([0, 4], pa.int32())), r"partition 4 of topic 't', which has 4: 0 to 3"),
-        (("partition", pa.array([0, -1], pa.int32())), "a row is for partition -1: partitions count from 0"),
-        (("partition", pa.array([None, -2], pa.int32())), "a row is for partition -2"),
+        (("partition", pa.array([0, -1], pa.int32())), "a row has partition -1: partitions start at 0"),
+        (("partition", pa.array([None, -2], pa.int32())), "a row has partition -2"),
         (("topic", pa.array(["a", None])), "a row has no topic: set the option topic"),
         (("headers", pa.array([None, [{"key": None, "value": b""}]], HEADERS)), "a header has no key"),
     ],

@@ -1,4 +1,4 @@
-"""What workers run, without Spark: Arrow arrays in and out."""
+"""The worker functions without Spark: Arrow arrays in and out."""
 
 import json
 from decimal import Decimal

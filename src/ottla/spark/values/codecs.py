@@ -1,12 +1,13 @@
-"""Readers and writers of values by schema, for any program: bytes ↔ Python values, without Spark.
+"""Reads and writes values by schema: bytes ↔ Python values, without Spark.
 
     reader = ValueReader("http://127.0.0.1:8081", subject="orders-value")
     order = reader.read(record.value)
     writer = ValueWriter("http://127.0.0.1:8081", "orders-value")
     value = writer.write({"id": 7, "price": Decimal("9.50")})
 
-A `Plan` is all that must be known before the first value: the schema to read or write with, found once by `plan`. It is plain data, so the driver
-makes it and workers are handed it. Readers find the schemas of other versions by id: asked for once, kept by the `Registry`.
+A `Plan` contains everything that is needed before the first value, above all the schema. It is plain data:
+the driver creates it and sends it to workers. Readers request schemas of other versions by id; the `Registry`
+caches them.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ class Writer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to read or write as. `files` are the compiled files of a Protobuf schema, `message` the one of its messages that is meant."""
+    """The schema to read or write with.
+
+    `files` are the compiled files of a Protobuf schema, `message` is the full name of its message.
+    """
 
     location: Location
     schema: Schema
@@ -44,8 +48,8 @@ class Plan:
 class SchemaOptions:
     """Which schema to use: of a subject and version, of an id, given as text, or (Protobuf) compiled.
 
-    `schema_type` is the type of a schema given as text, AVRO by default. A schema from the registry must have this
-    type, if it is given. `message` names the message of a Protobuf schema.
+    `schema_type` is the type of a schema given as text, AVRO by default. A schema from the registry must have
+    this type, if it is given. `message` names the message of a Protobuf schema.
     """
 
     subject: str | None = None
@@ -83,7 +87,8 @@ def plan(location: Location, options: SchemaOptions, registry: Registry | None =
     if options.schema_type is not None and found.kind != _kind(options.schema_type):
         what = f"subject {subject!r}" if subject is not None else f"schema id {schema_id}"
         raise SchemaError(
-            f"{what} is of type {found.kind}, not {_kind(options.schema_type)}: change schema_type or leave it out"
+            f"{what} is of type {found.kind}, not {_kind(options.schema_type)}: change schema_type or leave "
+            "it out"
         )
     return compiled(Plan(location, found, message=options.message), options.descriptor_set)
 
@@ -96,14 +101,16 @@ def _kind(schema_type: str | None) -> str:
 
 
 def compiled(planned: Plan, descriptor_set: bytes | None = None) -> Plan:
-    """The same plan, with the files of a Protobuf schema; other kinds need none."""
+    """Add the compiled files of a Protobuf schema to the plan. Other schemas need none."""
     if planned.schema.kind != PROTOBUF:
         if planned.message is not None:
             raise ValueError(
-                f"message chooses one of a Protobuf schema's; this schema is {planned.schema.kind}"
+                f"message {planned.message!r} needs a Protobuf schema, but the schema is "
+                f"{planned.schema.kind}: "
+                "leave message out"
             )
         return planned
-    # protobuf is not loaded by those who do not use it.
+    # Loaded only if it is used.
     from ottla.spark.values.protobuf_schema import files_of, files_of_set
 
     files = files_of_set(descriptor_set) if descriptor_set is not None else files_of(planned.schema)
@@ -125,7 +132,7 @@ def reader_of(planned: Plan, *, columns: bool = False) -> Reader:
 def writer_of(planned: Plan, *, columns: bool = False) -> Writer:
     schema = planned.schema
     if schema.id == NO_ID:
-        raise SchemaError("values can only be written with a schema that the registry has given an id")
+        raise SchemaError("the schema has no id, because it is not from a registry: write with a subject")
     if schema.kind == AVRO:
         return AvroWriter(schema)
     if schema.kind == JSON:
@@ -137,10 +144,10 @@ def writer_of(planned: Plan, *, columns: bool = False) -> Writer:
 
 
 class FrameReader:
-    """Reads frames: finds the schema of each by its id, and hands both to a reader.
+    """Reads frames: finds the schema of each frame by its id, and passes both to a reader.
 
-    An id that the registry does not know is remembered as such by this object alone: make one for each task, and a schema that is registered late is
-    found by the next.
+    It remembers ids that the registry does not know. Create one per task, so that the next task finds a
+    schema that is registered later.
     """
 
     def __init__(self, planned: Plan, registry: Registry, reader: Reader) -> None:
@@ -168,12 +175,28 @@ class FrameReader:
         except SchemaError as error:
             return f"schema {schema_id} cannot be used: {error}"
         if schema.kind != self._kind:
-            return f"written with schema {schema_id}, which is {schema.kind}, where {self._kind} is expected"
+            return f"written with schema {schema_id} of type {schema.kind}, but {self._kind} is expected"
         return schema
 
 
 class ValueReader:
-    """Reads values as the latest version of a subject, or as what `plan` is told; for programs without Spark."""
+    """Decodes values with a schema of the registry, without Spark.
+
+    Values of other versions are converted to this schema.
+
+    Args:
+        registry: The URL of the schema registry, several URLs, or a `Location`.
+        **schema: The schema: `subject`, `version`, `schema_id`, `schema`, `schema_type`, `message` and
+            `descriptor_set`, as for `from_registry`.
+
+    Raises:
+        ValueError: An argument is invalid.
+        SchemaError: The schema cannot be used.
+        RegistryError: The registry cannot be reached, or refuses the request.
+
+    Example:
+        >>> ValueReader("http://127.0.0.1:8081", subject="orders-value").read(record.value)
+    """
 
     def __init__(self, registry: str | Sequence[str] | Location, **schema: Any) -> None:
         location = registry if isinstance(registry, Location) else Location.of(registry)
@@ -182,12 +205,29 @@ class ValueReader:
         self._frames = FrameReader(planned, asked, reader_of(planned))
 
     def read(self, frame: bytes | None) -> Any:
-        """The value; of a tombstone None. A frame that cannot be read is a `BadValue`."""
+        """Decode a value; None (a tombstone) is returned as None. Raises `BadValue`."""
         return None if frame is None else self._frames.read(frame)
 
 
 class ValueWriter:
-    """Writes values with the latest version of a subject, or with the schema given, which is registered if it is not there."""
+    """Encodes values with a schema of the registry, without Spark.
+
+    Args:
+        registry: The URL of the schema registry, several URLs, or a `Location`.
+        subject: The subject of the schema.
+        schema: Register this schema, given as text, under the subject, if it is missing.
+        schema_type: AVRO (default), JSON or PROTOBUF: the type of `schema`.
+        version: Without `schema`: the version of the subject.
+        message: The full name of a Protobuf message; by default the first of the schema.
+
+    Raises:
+        ValueError: An argument is invalid.
+        SchemaError: The schema cannot be used.
+        RegistryError: The registry cannot be reached, or refuses the request.
+
+    Example:
+        >>> ValueWriter("http://127.0.0.1:8081", "orders-value").write({"id": 7})
+    """
 
     def __init__(
         self,
