@@ -1,5 +1,5 @@
-"""`make bench`: ottla beside Apache Kafka, the same clients, one table.
+"""`make bench`: ottla and Apache Kafka with the same clients, in one table.
 
-A package of the repository, not of the product: it starts both brokers as processes of their own, on loopback,
-drives them with librdkafka and with a raw socket, and reads what they cost from the kernel.
+A package of the repository, not of the product. It starts both brokers as separate processes on loopback,
+drives them with librdkafka and raw sockets, and reads their cost from the kernel.
 """

@@ -87,9 +87,9 @@ MODES = [
     clients.MODE,
     spark.MODE,
 ]
-#: Those with brokers of their own kind; the others share one run.
+#: Modes with their own brokers; the others share one run.
 APART = {table.COMPACTION, table.CLUSTER, table.GROUPS, table.TRANSACTIONS, clients.MODE, spark.MODE}
-#: Those that are measured on ottla's broker alone.
+#: Modes that measure only ottla's broker.
 OURS = {clients.MODE, spark.MODE}
 OTHERS_SHARE_MAX = 0.05
 MEMORY_FILE_SYSTEMS = {"tmpfs", "ramfs"}
@@ -131,7 +131,8 @@ def arguments() -> argparse.Namespace:
 
 def kafka_contender(update: bool) -> tuple[Contender, str]:
     distribution = kafka.fetch(update=update)
-    # Deleted topics leave the disk soon, as on the other side; the first look for them comes after a second too.
+    # Deleted topics leave the disk soon, as with the other broker; the first check comes after one second
+    # too.
     settings = {"log.segment.delete.delay.ms": "1000", "log.initial.task.delay.ms": "1000"}
 
     def launch(directory: Path, *, port: int, mode: str) -> Brokers:
@@ -191,8 +192,10 @@ def describe(bench: Bench, plan: Plan, where: dict[str, object], file_system_kin
     )
     return (
         f"{where['cpus']} CPUs ({where['cpu_model']}), Linux {where['kernel']}, {file_system_kind}, "
-        f"Python {where['python']}, librdkafka {where['librdkafka']}; medians of {plan.rounds} alternating rounds, each "
-        f"{volumes.bulk_messages * 1024 / 1e6:.0f} MB in 1 KiB messages, 2 × {volumes.requests:,} one-message requests "
+        f"Python {where['python']}, librdkafka {where['librdkafka']}; medians of {plan.rounds} alternating "
+        "rounds, each "
+        f"{volumes.bulk_messages * 1024 / 1e6:.0f} MB in 1 KiB messages, 2 × {volumes.requests:,} "
+        "one-message requests "
         f"(100 B), {volumes.round_trips:,} round trips, acks=all, replication 1; warmed by such "
         f"rounds, not counted, until CPU figures stopped falling ({warm or 'durable only'} rounds); other "
         f"processes took {bench.others_share:.0%} of the CPUs meanwhile."
@@ -203,33 +206,42 @@ def describe_cluster(bench: Bench, plan: Plan, where: dict[str, object]) -> str:
     volumes = plan.cluster_volumes
     warm = ", ".join(f"{name} {rounds}" for name, rounds in bench.warm_rounds.get(table.CLUSTER, {}).items())
     return (
-        f"{where['cpus']} CPUs, Python {where['python']}, librdkafka {where['librdkafka']}; {cluster.BROKERS} brokers of each, "
-        f"medians of {plan.rounds} alternating rounds, each {volumes.bulk_messages * 1024 / 1e6:.0f} MB in 1 KiB messages, "
-        f"2 × {volumes.requests:,} one-message requests (100 B) and {volumes.round_trips:,} round trips, acks=all, replication "
-        f"{cluster.BROKERS}; warmed by {warm} rounds; then a leader is killed among {plan.failover_partitions:,} partitions."
+        f"{where['cpus']} CPUs, Python {where['python']}, librdkafka {where['librdkafka']}; "
+        f"{cluster.BROKERS} brokers of each, "
+        f"medians of {plan.rounds} alternating rounds, each {volumes.bulk_messages * 1024 / 1e6:.0f} MB in "
+        "1 KiB messages, "
+        f"2 × {volumes.requests:,} one-message requests (100 B) and {volumes.round_trips:,} round trips, "
+        "acks=all, replication "
+        f"{cluster.BROKERS}; warmed by {warm} rounds; then a leader is killed among "
+        f"{plan.failover_partitions:,} partitions."
     )
 
 
 def describe_groups(plan: Plan, where: dict[str, object], file_system_kind: str) -> str:
     sizes = plan.group_sizes
     return (
-        f"{where['cpus']} CPUs, {file_system_kind}, Python {where['python']}; medians of {plan.group_rounds} alternating rounds after one "
-        f"that is not counted, {sizes.commits_s:g} s of each kind of commits a round; {sizes.heartbeats_s:g} s of heartbeats, once."
+        f"{where['cpus']} CPUs, {file_system_kind}, Python {where['python']}; medians of "
+        f"{plan.group_rounds} alternating rounds after one "
+        f"that is not counted, {sizes.commits_s:g} s of each kind of commits a round; "
+        f"{sizes.heartbeats_s:g} s of heartbeats, once."
     )
 
 
 def describe_transactions(plan: Plan, where: dict[str, object], file_system_kind: str) -> str:
     sizes = plan.transaction_sizes
     return (
-        f"{where['cpus']} CPUs, {file_system_kind}, Python {where['python']}, librdkafka {where['librdkafka']}; medians of {plan.rounds} "
-        f"alternating rounds after two that are not counted, each {sizes.requests:,} requests and fetches of a kind on raw sockets, "
-        f"{sizes.bulk_messages * 1024 / 1e6:.0f} MB in 1 KiB messages of a kind, {sizes.small_transactions:,} transactions of one message, "
+        f"{where['cpus']} CPUs, {file_system_kind}, Python {where['python']}, librdkafka "
+        f"{where['librdkafka']}; medians of {plan.rounds} "
+        f"alternating rounds after two that are not counted, each {sizes.requests:,} requests and fetches "
+        "of a kind on raw sockets, "
+        f"{sizes.bulk_messages * 1024 / 1e6:.0f} MB in 1 KiB messages of a kind, "
+        f"{sizes.small_transactions:,} transactions of one message, "
         f"{sizes.copied:,} of {exactly_once.TRANSACTION_MESSAGES}."
     )
 
 
 def summed_up(description: str, results: table.Results, names: dict[str, str]) -> str:
-    """The table behind its description, and how many of its goals are met."""
+    """The table with its description, and the number of goals that are met."""
     return f"{description}\n\n{table.render(results, names)}{goals_met(table.verdicts(results))}"
 
 
@@ -285,7 +297,8 @@ def main() -> int:
     kind = file_system(work_dir)
     if kind in MEMORY_FILE_SYSTEMS:
         say(
-            f"{work_dir} is on {kind}: syncing costs nothing there. Give --work-dir on a disk for the durable mode."
+            f"{work_dir} is on {kind}: syncing costs nothing there. Give --work-dir on a disk for the "
+            "durable mode."
         )
     bench = Bench(contenders, plan, work_dir)
     side_by_side = clients.Clients(work_dir, plan.client_sizes)
@@ -339,7 +352,7 @@ def main() -> int:
     together = {mode: results.pop(mode) for mode in (table.CLUSTER,) if mode in results}
     in_groups = {mode: results.pop(mode) for mode in (table.GROUPS,) if mode in results}
     exactly = {mode: results.pop(mode) for mode in (table.TRANSACTIONS,) if mode in results}
-    #: By the names of their places in docs/performance.md.
+    #: By the names of their sections in docs/performance.md.
     reports = {}
     if results:
         reports["figures"] = summed_up(describe(bench, plan, where, kind), results, names)

@@ -1,15 +1,16 @@
-"""What requests cost the broker here, beside the broker of another checkout: has a change made them more expensive?
+"""Compares the broker's cost per request with another checkout: did a change make requests more expensive?
 
     git worktree add /tmp/before COMMIT
     python -m bench.against /tmp/before [--instructions] [--only produce,fetch] [--cluster]
 
-Both brokers run at once, each with the code of its checkout in this environment, and take turns, the first of a pair and the second
-of the next. A figure is CPU time of the broker's process per request (or per MB), the mean of the cheapest quarter of all turns: on a
-machine that does other things too, those are the turns that it did not disturb. Brokers and client have a processor each. The brokers are started several times, since where a
-process lies in memory makes a difference of a percent or two.
+Both brokers run at the same time, each with the code of its checkout in this environment. They take turns in
+alternating order. A figure is the CPU time of the broker process per request (or per MB): the mean of the
+cheapest quarter of all turns, which are the turns that other processes disturbed least. Brokers and client
+have a processor each. The brokers are started several times, because the memory layout of a process changes
+its speed by one or two percent.
 
-With `--instructions` valgrind counts what the brokers execute outside of the kernel. That takes longer, and the figures are the same
-however busy the machine is; but a clock reading, which needs no system call without valgrind, looks cheaper than it is.
+With `--instructions`, valgrind counts the instructions in user space. This takes longer, but does not depend
+on other load. Reading the clock, which needs no system call without valgrind, looks cheaper than it is.
 """
 
 from __future__ import annotations
@@ -40,16 +41,16 @@ PROCESSORS: Final = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaff
 HERE: Final = Path(__file__).resolve().parent.parent
 CREATE_TOPICS: Final = (19, 7)
 MIB: Final = 1 << 20
-#: Messages of produce requests and answers of fetches, by size.
+#: Message sizes of produce requests and fetch responses.
 SMALL, HALF, LARGE = 100, 500_000, 1_000_000
 IN_FLIGHT: Final = 8
 CONSUMERS: Final = 50
 CONNECTIONS: Final = 1000
 IDLE_S: Final = 10.0
 ROUNDS, TURNS = 3, 12
-#: The cheapest one counts: periodic work falls into some of them.
+#: Turns with --instructions. The cheapest is used, because some contain periodic work.
 COUNTED_TURNS: Final = 4
-#: Requests under valgrind are some fifty times slower.
+#: With valgrind, requests are about fifty times slower.
 COUNTED_SHARE: Final = 0.3
 VALGRIND: Final = ("valgrind", "--tool=callgrind", "--instr-atstart=no")
 
@@ -68,13 +69,13 @@ class Committer(RawClient):
             "topics": [{"name": topic, "partitions": [row]}],
         }  # fmt: skip
         Lines(port).find_coordinator("against")
-        # Behind the tags of the header: throttle time, one topic, its name, one partition, its number.
+        # After the tags of the header: throttle time, one topic, its name, one partition, its number.
         position = 4 + 1 + 4 + 1 + 1 + len(topic) + 1 + 4
         super().__init__(port, frame(OFFSET_COMMIT, fields), position)
 
 
 class Waiters:
-    """Consumers whose fetches wait at the end of a partition, and a producer that wakes all of them."""
+    """Consumers whose fetches wait at the end of a partition, and a producer that completes all of them."""
 
     def __init__(self, port: int, topic: str) -> None:
         self._topic = topic
@@ -88,7 +89,7 @@ class Waiters:
             request = fetch_frame(self._topic, self._offset, MIB, committed=False, wait_ms=60_000)
             for sock in self._sockets:
                 sock.sendall(request)
-            # Once this is answered all of them wait.
+            # After this response all fetches are waiting.
             self._barrier.sendall(API_VERSIONS_V0)
             answer(self._barrier)
             self._producer.round_trips_ns(1)
@@ -98,7 +99,7 @@ class Waiters:
 
 
 def answer(sock: socket.socket) -> bytes:
-    """One whole answer, without its size."""
+    """One complete response, without its size."""
     size = sock.recv(4, socket.MSG_WAITALL)
     if len(size) < 4:
         raise UnexpectedAnswer("the broker closed the connection")
@@ -110,7 +111,7 @@ def trips(client: RawClient) -> Run:
 
 
 def reader(port: int, topic: str, message_bytes: int) -> Run:
-    """Fetches one message of this size again and again."""
+    """Fetches one message of this size repeatedly."""
     with RawProducer(port, topic, message_bytes) as producer:
         producer.round_trips_ns(1)
     return RawReader(port, topic, [0], message_bytes, committed=False).round_trips_ns
@@ -118,14 +119,14 @@ def reader(port: int, topic: str, message_bytes: int) -> Run:
 
 @dataclass(frozen=True)
 class Load:
-    """Requests of one kind. `begin(port, topic)` returns what sends a number of them."""
+    """Requests of one kind. `begin(port, topic)` returns a function that sends a number of them."""
 
     name: str
     begin: Callable[[int, str], Run]
-    #: Requests in one turn, a multiple of `CONSUMERS`.
+    #: Requests per turn, a multiple of `CONSUMERS`.
     size: int
     config: dict[str, str] = field(default_factory=dict)
-    #: Bytes of one request, for those whose cost is told per MB.
+    #: Bytes of one request, if the cost is reported per MB.
     message_bytes: int = 0
 
     @property
@@ -155,12 +156,12 @@ LOADS: Final = (
     Load("fetch-woken", lambda port, topic: Waiters(port, topic).run, 1000),
     Load("commit", lambda port, topic: trips(Committer(port, topic)), 1000),
 )
-#: Of a cluster, whose followers fetch what is produced.
+#: For a cluster, whose followers replicate what is produced.
 CLUSTER_LOADS: Final = tuple(load for load in LOADS if load.name in ("produce", "produce-500k"))
 
 
 class Side:
-    """One of the two brokers, or clusters."""
+    """One of the two brokers or clusters."""
 
     def __init__(self, checkout: Path, directory: Path, loads: tuple[Load, ...], kind: str) -> None:
         self._checkout = checkout
@@ -191,7 +192,7 @@ class Side:
             run(max(CONSUMERS, load.size // 5))
 
     def _create(self, load: Load) -> int:
-        """Make the topic; returns the port of its leader."""
+        """Create the topic. Returns the port of its leader."""
         first = self.broker.brokers[0] if isinstance(self.broker, cluster.Cluster) else self.broker
         topic = {
             "name": load.name, "num_partitions": 1, "replication_factor": self.broker.replicas,
@@ -201,11 +202,11 @@ class Side:
             sock.sendall(frame(CREATE_TOPICS, {"topics": [topic], "timeout": 30_000}))
             made: Any = decode_response(*CREATE_TOPICS, answer(sock)[5:], 0)
         if made.topics[0].error_code.value:
-            raise BrokerFailed(f"the topic {load.name} could not be made: {made.topics[0]}")
+            raise BrokerFailed(f"the topic {load.name} could not be created: {made.topics[0]}")
         return self.broker.leader_port(load.name)
 
     def cost(self, load: Load, count: int) -> int:
-        """Nanoseconds of CPU time, or instructions, of so many requests."""
+        """CPU time in nanoseconds, or instructions, of this many requests."""
         if self._kind == "counted":
             return self._instructions(load, count)
         with measure.Stretch(self.broker.pids) as stretch:
@@ -220,7 +221,7 @@ class Side:
         self._runs[load.name](count)
         control("-d", pid)
         control("-i", "off", pid)
-        # Turning it off may write another one.
+        # Disabling the instrumentation may write another output file.
         [first, *_] = sorted(set(self._directory.glob("out.*")) - before)
         for line in first.read_text().splitlines():
             if line.startswith(("totals:", "summary:")):
@@ -247,7 +248,7 @@ def control(*options: str) -> None:
 
 
 def wakeups(pid: int) -> int:
-    """How often the threads of a process went to sleep so far."""
+    """The number of voluntary context switches of the process so far."""
     found = 0
     for task in (measure.PROC / str(pid) / "task").iterdir():
         for line in (task / "status").read_text().splitlines():
@@ -272,10 +273,10 @@ def both(other: Path, loads: tuple[Load, ...], kind: str) -> Iterator[list[Side]
 
 @contextmanager
 def processor(at: int) -> Iterator[None]:
-    """Run on this processor alone, and so do processes that are started.
+    """Pin this process and its children to one processor.
 
-    Brokers have the first and the client the last: a request costs half as much if both happen to be on the same one, since nobody has
-    to be woken up elsewhere.
+    Brokers use the first and the client the last. A request costs half as much if both share a processor,
+    because no other core must be woken.
     """
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {PROCESSORS[at]})
@@ -314,7 +315,7 @@ def compare(other: Path, loads: tuple[Load, ...], kind: str, rounds: int, turns:
 
 
 def compare_idle(other: Path) -> None:
-    """Both with a thousand connections that do nothing, at the same time."""
+    """Measure both with a thousand idle connections, at the same time."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     with both(other, (), "") as sides, ExitStack() as stack:
@@ -330,7 +331,8 @@ def compare_idle(other: Path) -> None:
             cpu_ms = (pair[1][0] - pair[0][0]) / 1e6 / IDLE_S
             woken = (pair[1][1] - pair[0][1]) / IDLE_S
             print(
-                f"{CONNECTIONS} idle connections, {name}: {cpu_ms:.2f} ms of CPU and {woken:.1f} wake-ups a second"
+                f"{CONNECTIONS} idle connections, {name}: {cpu_ms:.2f} ms of CPU and {woken:.1f} wake-ups a "
+                "second"
             )
 
 

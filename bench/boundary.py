@@ -1,9 +1,10 @@
-"""One produce, one fetch and one commit of an offset through the core alone: no socket, no event loop, a real disk.
+"""One produce, one fetch and one offset commit through the core alone: no socket, no event loop, a real disk.
 
     python -m bench.boundary
 
-What the boundary between deciding and doing costs shows here first: the whole of `Broker.receive` for a one-message
-produce, and for a fetch of it, in microseconds of this process's CPU. Commits come fifty in a turn, of one group, and share a batch.
+It shows the cost of the boundary between core and runtime: the whole of `Broker.receive` for a one-message
+produce, and for its fetch, in microseconds of CPU. Commits come fifty per turn, from one group, and share a
+batch.
 """
 
 import shutil
@@ -45,7 +46,7 @@ def started(directory: str, policy: str) -> Broker:
 
 
 def propose(broker: Broker, made: memoryview) -> None:
-    """Send a request that changes metadata, and let that be committed."""
+    """Send a request that changes metadata, and commit the change."""
     broker.receive(broker.connected("bench"), made, now_ms())
     for effect in [effect for effect in broker.outbox if effect[0] == PROPOSE]:
         broker.committed(effect[1], now_ms())

@@ -1,8 +1,9 @@
-"""The Python clients under one face each, so that they can be given the same work: written as their own guides write them.
+"""The Python clients behind one interface, so that they can do the same work: written as in their own guides.
 
-A face is asynchronous for all, and blocks where its client does: a process holds one of them and does nothing else. Their settings
-are the same where they exist (batches, linger, acks=all, idempotent, no compression). A writer hears of every message whether it was
-delivered; a reader touches key, value and offset of every message. What they are made to do is in `bench.client_loads`.
+The interface is asynchronous, and blocks if its client does: a process holds one client and does nothing
+else. The settings are equal where they exist (batches, linger, acks=all, idempotent, no compression). A
+writer checks the delivery of every message. A reader accesses key, value and offset of every message. The
+workloads are in `bench.client_loads`.
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ from ottla import aio
 from ottla.client.consumer.decoder import RecordDecoder
 
 BATCH_BYTES = 262_144
-#: Kafka's own default for max.poll.records, for all clients. With ten thousand, which no cache holds, ottla and confluent-kafka both take
-#: twice the CPU.
+#: Kafka's default of max.poll.records, for all clients. With ten thousand records, which exceed the cache,
+#: ottla and confluent-kafka need twice the CPU.
 POLL_RECORDS = 500
 POLL_MS = 1000
-#: How many messages go out between two looks at what came of the earlier ones.
+#: Messages that are sent between two checks of earlier deliveries.
 STRIDE = 256
-#: Clients without a limit of their own have so many messages under way.
+#: Messages in flight, for clients without their own limit.
 UNDER_WAY_MAX = 20_000
-#: A wait that only ends when something is wrong.
+#: A timeout that is reached only on errors.
 LIMIT_S = 60.0
 
 OTTLA, OTTLA_AIO = "ottla", "ottla.aio"
-#: Other ways to read with ottla's.
+#: Other ways to read with ottla's client.
 OTTLA_PURE, OTTLA_COLUMNS = "ottla, pure", "ottla, columns"
 CONFLUENT_TUNED = "confluent-kafka, tuned"
 CONFLUENT, AIOKAFKA, KAFKA_PYTHON = "confluent-kafka", "aiokafka", "kafka-python"
@@ -43,11 +44,11 @@ Pairs = Iterable[tuple[bytes | None, bytes]]
 
 
 class Failed(RuntimeError):
-    """A client did not do what it was made to do; its figures would mean nothing."""
+    """A client did not do its work, so its figures would be meaningless."""
 
 
 class Writer(ABC):
-    """Sends to one topic. Futures of what is under way wait in `waiting`, the oldest first."""
+    """Sends to one topic. `waiting` holds the futures of messages in flight, oldest first."""
 
     def __init__(self, address: str, topic: str, linger_ms: int) -> None:
         self.address = address
@@ -60,25 +61,25 @@ class Writer(ABC):
     async def open(self) -> None: ...
     @abstractmethod
     async def write(self, pairs: Pairs) -> None:
-        """Send these keys and values, however many are under way."""
+        """Send these keys and values, whatever the number of messages in flight."""
 
     @abstractmethod
     async def finish(self) -> None:
-        """Wait until all are delivered, and count them. Raises when one was not."""
+        """Wait until all messages are delivered, and count them. Raises if one was not."""
 
     @abstractmethod
     async def close(self) -> None: ...
 
 
 class Reader(ABC):
-    """Reads all partitions of one topic from their beginnings: assigned to it, or as the one member of a group."""
+    """Reads all partitions of one topic from the start: assigned, or as the only member of a group."""
 
     def __init__(self, address: str, topic: str, partitions: int, group: str | None = None) -> None:
         self.address = address
         self.topic = topic
         self.partitions = partitions
         self.group = group
-        #: Records since the beginning.
+        #: Records read so far.
         self.seen = 0
 
     @abstractmethod
@@ -87,13 +88,13 @@ class Reader(ABC):
     async def rewind(self) -> None: ...
     @abstractmethod
     async def poll(self) -> Mapping[Any, Sequence[Any]]:
-        """Records by partition, as the client gives them; empty after a second without any."""
+        """Records by partition, as the client returns them; empty after a second without any."""
 
     @abstractmethod
     async def close(self) -> None: ...
 
     async def read(self, until: int) -> int:
-        """Read until so many were seen, or some more; the bytes of their keys and values."""
+        """Read at least this many records. Returns the bytes of their keys and values."""
         size, last = 0, time.monotonic()
         while self.seen < until:
             polled = await self.poll()
@@ -110,7 +111,7 @@ class Reader(ABC):
         return size
 
     async def values(self) -> AsyncIterator[list[bytes]]:
-        """The values of whatever is there, again and again; an empty list after a second without any."""
+        """The values of available records, repeatedly; an empty list after a second without any."""
         while True:
             polled = await self.poll()
             yield [record.value or b"" for records in polled.values() for record in records]
@@ -164,7 +165,7 @@ class OttlaAioWriter(Writer):
 
 
 class OttlaReader(Reader):
-    # By itself it would go over to compiled code after 100,000 records, somewhere in what is measured.
+    # The default switches to compiled code after 100,000 records, in the middle of the measurement.
     decoder: RecordDecoder = "compiled"
 
     async def open(self) -> None:
@@ -191,13 +192,13 @@ class OttlaReader(Reader):
 
 
 class OttlaPureReader(OttlaReader):
-    """As where numba is not installed."""
+    """ottla without numba."""
 
     decoder: RecordDecoder = "pure"
 
 
 class OttlaColumnsReader(OttlaReader):
-    """All that is there at a time, as arrays; the bytes of keys and values are summed up without an object for each."""
+    """ottla's column interface: all available records as arrays, without an object per record."""
 
     async def read(self, until: int) -> int:
         size, last = 0, time.monotonic()
@@ -292,7 +293,7 @@ class ConfluentWriter(Writer):
 
 
 class ConfluentReader(Reader):
-    """Messages have methods for what others have as fields, and come in one list for all partitions."""
+    """confluent-kafka: messages have methods instead of fields, and come in one list for all partitions."""
 
     settings: ClassVar[Mapping[str, int]] = {}
 
@@ -327,7 +328,7 @@ class ConfluentReader(Reader):
     async def read(self, until: int) -> int:
         size, last = 0, time.monotonic()
         while self.seen < until:
-            # No more than are left: it waits for as many as it is asked for.
+            # Request no more than are left: the call waits for the requested number.
             messages = self._consumer.consume(min(POLL_RECORDS, until - self.seen), POLL_MS / 1000)
             for message in messages:
                 if message.error() is not None:
@@ -352,7 +353,7 @@ class ConfluentReader(Reader):
 
 
 class ConfluentTunedReader(ConfluentReader):
-    """By itself it pauses for a whole second when its queue is full."""
+    """With its default settings it pauses for a second when its queue is full."""
 
     settings: ClassVar[Mapping[str, int]] = {"fetch.queue.backoff.ms": 1}
 

@@ -1,8 +1,10 @@
-"""What a Python client is made to do, in a process of its own: `python -m bench.client_loads JOB`, which prints figures as JSON.
+"""Workloads of Python clients, in a separate process: `python -m bench.client_loads JOB` prints figures as
+JSON.
 
-The job is JSON on the command line; `bench.clients` makes it. Every work warms up first with what it will do, outside the
-measured stretch: connections, caches, whatever compiles itself. CPU is that of the whole process, all its threads, and of the broker.
-Latency has a process for each side: both read the machine's monotonic clock, so a message carries the time it was sent at.
+The job is JSON on the command line, created by `bench.clients`. Every workload warms up before the
+measurement: connections, caches, compiled code. CPU is that of the whole process, all its threads, and of the
+broker. Latency has a process per side: both read the machine's monotonic clock, and a message carries its
+send time.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ class Job:
     broker_pid: int
     topic: str
     partitions: int
-    #: Messages that are measured, and those before them that are not.
+    #: Measured messages, and warm-up messages before them.
     messages: int = 0
     warm: int = 0
     message_bytes: int = 200
@@ -49,8 +51,8 @@ class Job:
     seconds: float = 0.0
 
 
-class Measured:
-    """`with Measured(job) as measured: …` and then `measured.figures`: a second's messages, and what they cost."""
+class Measurement:
+    """`with Measurement(job) as measured: …`, then `measured.figures`: messages/s and cost."""
 
     figures: Figures
 
@@ -58,7 +60,7 @@ class Measured:
         self._job = job
         self._stretch = measure.Stretch((job.broker_pid,))
 
-    def __enter__(self) -> Measured:
+    def __enter__(self) -> Measurement:
         self._cpu_ns = time.process_time_ns()
         self._stretch.__enter__()
         return self
@@ -94,7 +96,7 @@ async def produce(job: Job) -> Figures:
     await writer.write(pairs(job, job.warm))
     await writer.finish()
     writer.delivered = 0
-    with Measured(job) as measured:
+    with Measurement(job) as measured:
         await writer.write(pairs(job, job.messages))
         await writer.finish()
     await writer.close()
@@ -107,7 +109,7 @@ async def consume(job: Job) -> Figures:
     reader = READERS[job.client](job.address, job.topic, job.partitions)
     await reader.open()
     await reader.read(job.warm)
-    with Measured(job) as measured:
+    with Measurement(job) as measured:
         await reader.rewind()
         reader.seen = 0
         size = await reader.read(job.messages)
@@ -118,7 +120,7 @@ async def consume(job: Job) -> Figures:
 
 
 async def pace(job: Job) -> Figures:
-    """So many messages a second, each with the time at which it was given to its client."""
+    """Send this many messages per second, each with its send time."""
     writer = await _writer(job, 0)
     padding = bytes(job.message_bytes - STAMP.size)
     clock = time.perf_counter_ns
@@ -137,7 +139,7 @@ async def pace(job: Job) -> Figures:
 
 
 async def listen(job: Job) -> Figures:
-    """Reads what `pace` sends, however it is cut; says so on standard output when it may begin."""
+    """Read what `pace` sends. Prints on standard output when it is ready."""
     reader = READERS[job.client](job.address, job.topic, job.partitions)
     await reader.open()
     times: list[int] = []
@@ -163,7 +165,7 @@ async def listen(job: Job) -> Figures:
 
 
 async def idle(job: Job) -> Figures:
-    """What a consumer costs that waits for records which do not come."""
+    """The cost of a consumer that waits at the end of a topic."""
     group = f"idle-{job.client}" if job.in_group else None
     reader = READERS[job.client](job.address, job.topic, job.partitions, group)
     await reader.open()
@@ -180,7 +182,7 @@ async def idle(job: Job) -> Figures:
 
 
 async def grow(job: Job) -> Figures:
-    """How much more memory a client holds after all messages than after the first of them, writing and reading."""
+    """The growth of a client's memory while it writes and reads all messages."""
     stretches = job.messages // job.warm
     writer = await _writer(job, LINGER_MS)
     written = []
@@ -200,9 +202,9 @@ async def grow(job: Job) -> Figures:
 
 
 def _growth(levels: list[int]) -> int:
-    """From the lowest level of the first third to that of the last: a stretch may hold a little more by chance, which a leak is not.
+    """From the lowest level of the first third to that of the last: single peaks are not a leak.
 
-    The first stretch does not count: compiled code is loaded in it.
+    The first stretch is ignored, because compiled code is loaded in it.
     """
     third = len(levels) // 3
     return min(levels[-third:]) - min(levels[1 : third + 1])

@@ -1,8 +1,8 @@
-"""The Python clients side by side on ottla's broker: `make bench ARGS='--mode clients --no-growth'`.
+"""Python clients compared on ottla's broker: `make bench ARGS='--mode clients --no-growth'`.
 
-Each work of each client is a process of its own (`bench.client_loads`), one after another, in rounds that take the clients in
-another order each time: whatever the machine does meanwhile falls on all of them. The table shows medians; where a goal compares two
-clients it takes the median of their shares within a round.
+Each workload of each client runs in its own process (`bench.client_loads`), one after another. The order of
+the clients changes in every round, so that other load affects all of them. The table shows medians. A goal
+that compares two clients uses the median of their ratios within a round.
 """
 
 from __future__ import annotations
@@ -44,26 +44,26 @@ MODE = "clients"
 PARTITIONS = 3
 MESSAGE_BYTES = 200
 RATE_S = 10_000
-#: Of the messages that are measured, before them.
+#: Warm-up messages, as a share of the measured ones.
 WARM_SHARE = 0.1
-#: A wait that only ends when something is wrong.
+#: A timeout that is reached only on errors.
 LIMIT_S = 180.0
 LATENCY_CLIENTS = (OTTLA, OTTLA_AIO, CONFLUENT, AIOKAFKA)
 
-#: Else librdkafka tells of its telemetry.
+#: Otherwise librdkafka logs its telemetry.
 QUIET = {"enable.metrics.push": False}
 
-# client -> figure -> one value a round
+# client -> figure -> one value per round
 Results = dict[str, dict[str, list[float]]]
 
 
-#: Messages a round: slow clients send fewer, so that all take a second or two.
+#: Messages per round: slow clients send fewer, so that all take one or two seconds.
 PRODUCED = {OTTLA: 400_000, OTTLA_AIO: 400_000, CONFLUENT: 800_000, AIOKAFKA: 150_000, KAFKA_PYTHON: 75_000}
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much of each kind a round does."""
+    """The amount of work of each kind per round."""
 
     produced_share: float = 1.0
     consumed: int = 800_000
@@ -78,7 +78,9 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """ottla has at least `least`, or less than `bound`, or at least (`lower`: at most) `times` what the client `than` has."""
+    """ottla has at least `least`, or less than `bound`, or at least (`lower`: at most) `times` the figure of
+    client `than`.
+    """
 
     least: float | None = None
     bound: float | None = None
@@ -95,7 +97,7 @@ class Goal:
         return f"{sign} {self.than}" if self.times == 1 else f"{sign} {self.times:g} × {self.than}"
 
     def met(self, results: Results, figure: str) -> bool | None:
-        """None when a client that it needs was not measured."""
+        """None if a required client was not measured."""
         ours = results.get(OTTLA, {}).get(figure)
         if not ours:
             return None
@@ -111,7 +113,7 @@ class Goal:
 
 
 def shares(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
-    """What one client did for each that the other did, round by round."""
+    """The ratio of two clients, round by round."""
     return [one / other for one, other in zip(ours, theirs, strict=True)]
 
 
@@ -190,7 +192,7 @@ def verdicts(results: Results, rows: Sequence[Row] = ROWS) -> list[Verdict]:
 
 
 class Clients:
-    """One run: a broker, a topic that is read again and again, a fresh one for everything that is written."""
+    """One run: a broker, a topic that is read repeatedly, and a new topic for every write."""
 
     def __init__(self, work_dir: Path, sizes: Sizes) -> None:
         self.results: Results = {}
@@ -207,12 +209,12 @@ class Clients:
             broker.wait_ready()
             self._broker = broker
             self._admin = AdminClient({"bootstrap.servers": broker.address, **QUIET})
-            # It has no end but this, and complains of a broker that ends before it.
+            # It ends only here, and logs errors if the broker stops first.
             stack.callback(self.__dict__.pop, "_admin")
             self._filled = self._topic("filled")
             self._fill()
             for number in range(rounds):
-                # Nobody is always the first, nor always behind the same one.
+                # Rotate the order, so that no client is always first or always after the same one.
                 turn = number % len(CLIENTS)
                 for client in CLIENTS[turn:] + CLIENTS[:turn]:
                     self._round(client, f"round {number + 1}/{rounds}")
@@ -252,7 +254,7 @@ class Clients:
         topic = self._topic("paced")
         listener = self._job(client, "listen", topic, messages, warm=RATE_S // 2)
         pacer = self._job(client, "pace", topic, messages, rate_s=RATE_S)
-        with Running(listener) as listening:
+        with JobProcess(listener) as listening:
             listening.wait_ready()
             with measure.Lateness() as late:
                 pace = work(pacer)
@@ -263,11 +265,14 @@ class Clients:
         return found
 
     def _idle(self) -> None:
-        """All at once: they do nothing."""
+        """All clients at once: they are idle."""
         topic = self._topic("empty")
         with ExitStack() as stack:
             idle = [
-                (client, stack.enter_context(Running(self._job(client, "idle", topic, 0, in_group=in_group))))
+                (
+                    client,
+                    stack.enter_context(JobProcess(self._job(client, "idle", topic, 0, in_group=in_group))),
+                )
                 for client in CLIENTS
                 for in_group in (False, True)
             ]
@@ -308,7 +313,7 @@ class Clients:
         self._expect(self._filled, count)
 
     def _expect(self, topic: str, count: int) -> None:
-        """What was said to be delivered is there."""
+        """Check that all acknowledged messages exist."""
         consumer = confluent_kafka.Consumer(
             {"bootstrap.servers": self._broker.address, "group.id": "bench", **QUIET}
         )
@@ -337,8 +342,8 @@ def _named(kind: str, figures: Figures) -> Figures:
     return {f"{kind}_{name}": value for name, value in figures.items()}
 
 
-class Running:
-    """A job in its process, which is ended with the block whatever happens in it."""
+class JobProcess:
+    """A job in its own process, which ends with the block."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -365,7 +370,7 @@ class Running:
         found: Figures = json.loads(output.splitlines()[-1])
         return found
 
-    def __enter__(self) -> Running:
+    def __enter__(self) -> JobProcess:
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -378,14 +383,16 @@ class Running:
 
 
 def work(job: Job) -> Figures:
-    with Running(job) as running:
+    with JobProcess(job) as running:
         return running.figures()
 
 
 def describe(sizes: Sizes, rounds: int, where: Mapping[str, object]) -> str:
     versions = ", ".join(f"{name} {version(name)}" for name in (CONFLUENT, AIOKAFKA, KAFKA_PYTHON))
     return (
-        f"{where['cpus']} CPUs ({where['cpu_model']}), Python {where['python']}, {versions}; {MESSAGE_BYTES}-byte messages, {PARTITIONS} partitions, acks=all, idempotent, linger {LINGER_MS} ms, batches of 256 KiB, no compression; "
+        f"{where['cpus']} CPUs ({where['cpu_model']}), Python {where['python']}, {versions}; "
+        f"{MESSAGE_BYTES}-byte messages, {PARTITIONS} partitions, acks=all, idempotent, linger {LINGER_MS} ms, batches of 256 KiB, no compression; "
         f"each client in a process of its own, every delivery checked; medians of {rounds} rounds of "
-        f"{int(min(PRODUCED.values()) * sizes.produced_share):,} to {int(max(PRODUCED.values()) * sizes.produced_share):,} messages produced and {sizes.consumed:,} consumed."
+        f"{int(min(PRODUCED.values()) * sizes.produced_share):,} to "
+        f"{int(max(PRODUCED.values()) * sizes.produced_share):,} messages produced and {sizes.consumed:,} consumed."
     )

@@ -1,7 +1,8 @@
-"""Three brokers of each on this machine, replication 3: what they cost together, and how long a killed leader is missed.
+"""Three brokers of each kind on this machine, replication factor 3: their cost, and the outage after a killed
+leader.
 
-A `Cluster` stands where a workload expects one broker: its CPU and memory are those of all three. ottla's ZooKeeper is not
-a broker; its memory is a row of its own. Kafka's three are brokers and controllers at once, as a small cluster of it is run.
+A `Cluster` replaces the single broker in a workload: its CPU and memory are the sums over all three. ottla's
+ZooKeeper has its own row for memory. Kafka's three nodes are brokers and controllers, as in a small cluster.
 """
 
 import os
@@ -18,7 +19,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from bench import measure, ottla
-from bench.limits import Limited
+from bench.limits import CpuLimit
 from bench.process import BrokerFailed, Process, free_port
 from bench.workloads import Figures, WorkloadFailed
 from ottla.runtime.local_zookeeper import LocalZookeeper, find_program
@@ -30,7 +31,7 @@ FAILOVER_S_MAX = 120.0
 
 
 class Cluster:
-    """Three brokers, where the workloads take one."""
+    """Three brokers, in place of one in the workloads."""
 
     replicas = BROKERS
 
@@ -50,13 +51,13 @@ class Cluster:
         return tuple(broker.pid for broker in self.brokers if broker.alive())
 
     def leader_port(self, topic: str) -> int:
-        """Where the leader of the topic's first partition listens."""
+        """The port of the leader of the topic's first partition."""
         metadata = AdminClient({"bootstrap.servers": self.address}).list_topics(topic, timeout=30)
         port: int = metadata.brokers[metadata.topics[topic].partitions[0].leader].port
         return port
 
     def wait_ready(self) -> float:
-        """Until all know of all; seconds since the first was started."""
+        """Wait until all brokers know each other. Returns seconds since the first start."""
         seconds = max(broker.wait_ready() for broker in self.brokers)
         deadline = time.monotonic() + 60
         admin = AdminClient({"bootstrap.servers": self.address})
@@ -97,8 +98,11 @@ def start_ottla(directory: Path, settings: Mapping[str, str], checkout: Path | N
 
 
 def failover(cluster: Cluster, partitions: int) -> Figures:
-    """Kill -9 the leader of a third of the partitions: how long until all of those take records again, and how long a
-    producer that writes to one of them all the time waits at most."""
+    """Kill -9 the leader of a third of the partitions.
+
+    Measures the time until all of them accept records again, and the longest wait of a producer that writes
+    to one of them.
+    """
     admin = AdminClient({"bootstrap.servers": cluster.address})
     topic = NewTopic(FAILOVER_TOPIC, num_partitions=partitions, replication_factor=BROKERS)
     admin.create_topics([topic])[FAILOVER_TOPIC].result(60)
@@ -134,7 +138,7 @@ def failover(cluster: Cluster, partitions: int) -> Figures:
     watch = Producer({**settings, "linger.ms": 0})
     everywhere = Producer({**settings, "linger.ms": 0})
     for number in led[leader]:
-        # Everything is warm: the producer knows all partitions, and they know the producer.
+        # Warm up: the producer has metadata and sequence numbers of all partitions.
         everywhere.produce(FAILOVER_TOPIC, b"before", partition=number, on_delivery=arrived)
     everywhere.flush(60)
     if len(reached) < len(led[leader]):
@@ -182,13 +186,15 @@ with RawProducer(port, topic, 100) as producer:
 
 
 def scaling(cluster: Cluster, requests: int) -> Figures:
-    """H3: the same three clients on three partitions of one broker, and on three brokers with one each; replication 1.
+    """H3: the same three clients on three partitions of one broker, and on three brokers with one each;
+    replication 1.
 
-    Each broker gets a fifth of a core: on one machine all share the cores, and nothing would be gained by more brokers.
+    Each broker gets a fifth of a core. On one machine all share the cores, so more brokers would gain nothing
+    otherwise.
     """
-    with Limited(cluster.pids, BROKER_SHARE) as limited:
+    with CpuLimit(cluster.pids, BROKER_SHARE) as limited:
         if limited.reason is not None:
-            print(f"bench: scaling is left out: {limited.reason}", file=sys.stderr, flush=True)
+            print(f"bench: scaling is skipped: {limited.reason}", file=sys.stderr, flush=True)
             return {}
         return _scaling(cluster, requests)
 

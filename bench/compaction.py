@@ -1,8 +1,9 @@
-"""How long a log takes to compact, and what those who produce meanwhile notice of it.
+"""The time to compact a log, and its effect on producers.
 
-A topic is filled first, under `cleanup.policy=delete`; then the policy becomes `compact`, and the clock runs until the
-broker's own `cleaner-offset-checkpoint`, a file that both write alike, says that every closed segment is clean. One request at a
-time goes to another topic all along, and before, for comparison. Both brokers look for work every half second.
+A topic is filled with `cleanup.policy=delete`. Then the policy becomes `compact`, and the clock runs until
+the broker's `cleaner-offset-checkpoint`, which both brokers write in the same format, covers every closed
+segment. Meanwhile, and before for comparison, one request at a time goes to another topic. Both brokers look
+for work every 0.5 s.
 """
 
 import time
@@ -26,7 +27,7 @@ TOPIC_CONFIG = {
 }  # fmt: skip
 MESSAGE_BYTES = 1024
 SMALL_BYTES = 100
-#: Between two looks at the checkpoint.
+#: Interval between checks of the checkpoint.
 TRIPS = 50
 QUIET_S = 5.0
 PATIENCE_S = 600.0
@@ -34,7 +35,7 @@ CHECKPOINT = "cleaner-offset-checkpoint"
 
 
 def fill(broker: Brokers, topic: str, *, messages: int, keys: int) -> None:
-    """1 KB messages under random keys, the same for every broker."""
+    """1 KB messages with random keys, the same for every broker."""
     random = Random(1)
     value = random.randbytes(MESSAGE_BYTES - 16)
     failed: list[KafkaError] = []
@@ -64,7 +65,7 @@ def fill(broker: Brokers, topic: str, *, messages: int, keys: int) -> None:
 
 
 def compact(broker: Brokers, topic: str, other: str, data_dir: Path) -> Figures:
-    """Turn compaction on, and wait until it has done its work."""
+    """Enable compaction, and wait until it is done."""
     with RawProducer(broker.leader_port(topic), other, SMALL_BYTES) as producer:
         producer.round_trips_ns(1000)
         quiet: list[int] = []

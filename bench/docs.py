@@ -1,4 +1,4 @@
-"""docs/performance.md: the measured text between its marks, with the command that made it."""
+"""docs/performance.md: replaces the measured text between its marks, with the command that produced it."""
 
 import sys
 import time
@@ -9,7 +9,7 @@ PAGE = FOLDER / "performance.md"
 
 
 def write(name: str, text: str) -> None:
-    """Put a report between the marks that are called so."""
+    """Write a report between the marks with this name."""
     command = "make bench"
     if sys.argv[1:]:
         command += f" ARGS='{' '.join(sys.argv[1:])}'"

@@ -1,9 +1,11 @@
-"""What exactly once costs: idempotent beside plain producers, committed beside uncommitted reads, transactions.
+"""The cost of exactly-once: idempotent vs.
 
-Two ways of doing the same work are compared on the same broker in short turns, so that whatever the machine does meanwhile falls on
-both; their share of each other is a figure of its own. What is read was written in transactions, of which every tenth was aborted:
-on raw sockets both kinds of reader get the same bytes, and the committed one the list of aborted transactions with them; librdkafka reads
-a topic where all were committed, so that both kinds deliver the same messages.
+plain producers, read_committed vs. read_uncommitted, and transactions.
+
+Two ways to do the same work are compared on one broker in short turns, so that other load affects both. Their
+ratio is a separate figure. The records were written in transactions, of which every tenth was aborted. On raw
+sockets both kinds of reader get the same bytes; read_committed also gets the list of aborted transactions.
+librdkafka reads a topic with only committed transactions, so that both kinds deliver the same messages.
 """
 
 import os
@@ -32,7 +34,7 @@ from bench.workloads import (
     produce,
 )
 
-#: A fresh one of each a round.
+#: New in every round.
 TOPICS = ("plain", "idempotent", "mixed", "committed", "small", "copied")
 TRANSACTION_MESSAGES = 750
 ABORTED_ONE_IN = 10
@@ -45,7 +47,7 @@ LIMIT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much of each kind a round does."""
+    """The amount of work of each kind per round."""
 
     requests: int = 10_000
     bulk_messages: int = 192_000
@@ -65,10 +67,10 @@ def round_of(broker: Brokers, topics: Mapping[str, str], sizes: Sizes) -> Figure
 
 
 def _in_turn(broker: Brokers, clients: Mapping[str, RawClient], requests: int) -> dict[str, list[Span]]:
-    """What each turn of each kind of client cost the broker."""
+    """The broker's cost of each turn, by kind of client."""
     spans: dict[str, list[Span]] = {kind: [] for kind in clients}
     for turn in range(TURNS):
-        # Neither kind is always the first.
+        # Alternate the order.
         for kind in sorted(clients, reverse=turn % 2 == 1):
             with Stretch(broker.pids) as stretch:
                 clients[kind].pipeline(requests // TURNS, IN_FLIGHT)
@@ -81,7 +83,7 @@ def _cpu_us(spans: list[Span]) -> float:
 
 
 def _share(dear: list[Span], plain: list[Span]) -> float:
-    """How much more the one costs: the median over the turns, so that what falls on a few of them does not count."""
+    """The cost ratio: the median over the turns, which ignores outliers."""
     return median(one.cpu_ns / other.cpu_ns for one, other in zip(dear, plain, strict=True))
 
 
@@ -124,7 +126,7 @@ def _bulk(broker: Brokers, topics: Mapping[str, str], sizes: Sizes) -> Figures:
         for kind in sorted(spans, reverse=turn % 2 == 1):
             settings = {**BULK_SETTINGS, "enable.idempotence": str(kind == "idempotent").lower()}
             messages = sizes.bulk_messages // PASSES
-            # Half a second goes by until librdkafka has its producer id: not while the clock runs.
+            # librdkafka needs 0.5 s to get its producer id: not while the clock runs.
             spans[kind].append(produce(broker, topics[kind], value, messages, settings, begun=True).span)
     return _shares("idempotent", "plain", spans, sizes.bulk_messages * BULK_MESSAGE_BYTES / MB)
 
@@ -142,7 +144,7 @@ def _producer(broker: Brokers, topic: str) -> Producer:
         {
             "bootstrap.servers": broker.address,
             "transactional.id": f"of-{topic}",
-            # A transaction's messages are sent when it is committed, not before.
+            # The messages of a transaction are sent at its commit, not before.
             "linger.ms": 100,
         }
     )
@@ -191,7 +193,7 @@ def _consumption(broker: Brokers, topic: str, sizes: Sizes) -> Figures:
 
 
 def _small(broker: Brokers, topic: str, sizes: Sizes) -> Figures:
-    """Transactions of one message, one after another: what committing costs."""
+    """Sequential transactions of one message: the cost of a commit."""
     producer = _producer(broker, topic)
     value = os.urandom(SMALL_MESSAGE_BYTES)
 
@@ -220,7 +222,7 @@ def _timed(broker: Brokers, call: Callable[[], None], count: int) -> tuple[list[
 
 
 def _copy(broker: Brokers, source: str, target: str, sizes: Sizes) -> Figures:
-    """Consume, produce and commit the offsets, 750 messages a transaction."""
+    """Consume, produce and commit the offsets, 750 messages per transaction."""
     consumer = Consumer(
         {
             "bootstrap.servers": broker.address,
@@ -248,13 +250,13 @@ def _copy(broker: Brokers, source: str, target: str, sizes: Sizes) -> Figures:
         copied += len(messages)
 
     try:
-        # Of what there is a tenth was aborted, and one transaction comes before the clock runs.
+        # A tenth of the messages was aborted, and one transaction runs before the clock starts.
         count = sizes.copied - sizes.copied // ABORTED_ONE_IN - 1
         times, span = _timed(broker, transact, count)
     finally:
         consumer.close()
     if copied != (count + 1) * TRANSACTION_MESSAGES:
-        raise WorkloadFailed(f"{broker.name}: {copied} messages came to be copied")
+        raise WorkloadFailed(f"{broker.name}: only {copied} messages were copied")
     return {
         "copied_s": count * TRANSACTION_MESSAGES / span.wall_ns * 1e9,
         "copy_cpu_us": span.cpu_ns / 1e3 / len(times),

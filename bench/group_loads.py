@@ -1,8 +1,9 @@
-"""What members of groups are made to do while their coordinator is measured.
+"""Workloads of group members, while their coordinator is measured.
 
     python -m bench.group_loads PORT WORK [argument …]      WORK is one of those in `WORKS`
 
-It runs in a process of its own (`bench.groups` starts it), says `ready`, waits for a line, works, and prints its figures as JSON.
+It runs in a separate process, started by `bench.groups`. It prints `ready`, waits for a line, works, and
+prints its figures as JSON.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ from ottla.wire.decode import decode_response
 
 
 def go() -> None:
-    """Everything is there: whoever started this process measures from now on."""
+    """Everything is prepared: the parent process starts its measurement."""
     print("ready", flush=True)
     sys.stdin.readline()
 
 
 def settle_classic(lines: Lines, group_id: str, topic: str, count: str) -> dict[str, float]:
-    """That many members come to a group at once: until all have their assignment of the same generation."""
+    """This many members join a group at once, until all have an assignment of the same generation."""
     group = ClassicGroup(group_id, int(count), topic)
     lines.find_coordinator(group_id)
     connected = [lines.connect() for _ in range(group.size)]
@@ -58,7 +59,7 @@ def settle_classic(lines: Lines, group_id: str, topic: str, count: str) -> dict[
 
 
 def settle_consumer(lines: Lines, group_id: str, topic: str, count: str, partitions: str) -> dict[str, float]:
-    """The same for a group whose assignment the broker computes: until every member has its target."""
+    """The same with server-side assignment: until every member has its target assignment."""
     size = int(count)
     lines.find_coordinator(group_id)
     connected = [lines.connect() for _ in range(size)]
@@ -80,7 +81,7 @@ def settle_consumer(lines: Lines, group_id: str, topic: str, count: str, partiti
 
     while True:
         lines.serve(is_over, tick, LIMIT_S)
-        # All have what they were told; whether the broker is to tell them something else it says itself.
+        # All members have their assignment. The broker knows whether this is the target.
         request = {"group_ids": [group_id], "include_authorized_operations": False}
         [row] = lines.ask(CONSUMER_DESCRIBE, request).groups
         if len(row.members) == size and row.group_epoch == row.assignment_epoch == members[0].epoch:
@@ -91,7 +92,7 @@ def settle_consumer(lines: Lines, group_id: str, topic: str, count: str, partiti
 def heartbeats(
     lines: Lines, prefix: str, topic: str, count: str, interval: str, span: str
 ) -> dict[str, float]:
-    """That many groups of two members, which heartbeat evenly spread over the interval."""
+    """This many groups of two members, whose heartbeats are spread evenly over the interval."""
     interval_s, span_s = float(interval), float(span)
     lines.find_coordinator(prefix)
     members = make_groups(lines, [(f"{prefix}-{at}", 2) for at in range(int(count))], topic)
@@ -112,7 +113,7 @@ def heartbeats(
             members[sent % len(members)].line.send(requests[sent % len(members)])
             sent += 1
 
-    # Whoever cannot keep up with them is late, and that would show in the rate.
+    # A coordinator that cannot keep up is late, which shows in the rate.
     lines.serve(lambda: time.perf_counter() >= end and heard.total() >= sent, tick, span_s + 30)
     # No throttling, no error, no tags.
     if list(heard) != [bytes(7)]:
@@ -121,7 +122,9 @@ def heartbeats(
 
 
 def commits(lines: Lines, prefix: str, topic: str, groups: str, count: str, span: str) -> dict[str, float]:
-    """That many members in that many groups commit an offset of a partition each, one request under way each."""
+    """This many members in this many groups commit an offset of one partition each, with one request in
+    flight.
+    """
     size, span_ns = int(count), int(float(span) * 1e9)
     lines.find_coordinator(prefix)
     share = size // int(groups)
@@ -150,7 +153,7 @@ def commits(lines: Lines, prefix: str, topic: str, groups: str, count: str, span
 
 
 def _first_answer(sock: socket.socket, request: bytes) -> bytes:
-    """The whole answer to a commit that succeeded; all that follow on this connection must be the same."""
+    """The complete response to a successful commit. All later ones on this connection must be equal."""
     sock.sendall(request)
     answer = sock.recv(4, socket.MSG_WAITALL)
     answer += sock.recv(int.from_bytes(answer, "big"), socket.MSG_WAITALL)
@@ -164,7 +167,7 @@ def _first_answer(sock: socket.socket, request: bytes) -> bytes:
 def _commit(
     lines: Lines, socks: Sequence[socket.socket], requests: dict[int, bytes], answers: dict[int, bytes], span_ns: int
 ) -> dict[str, float]:  # fmt: skip
-    """The loop that must not be slower than a broker: nothing in it but what each commit needs."""
+    """The loop that must not be slower than a broker: it contains only what each commit needs."""
     by_number = {sock.fileno(): sock for sock in socks}
     sent: dict[int, int] = {}
     times: list[int] = []

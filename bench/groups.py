@@ -1,9 +1,11 @@
-"""Consumer groups: how long a large one takes to settle, what heartbeats cost, how many commits go through.
+"""Consumer groups: the time until a large group settles, the cost of heartbeats, and the rate of offset
+commits.
 
-The members are `bench.group_loads`, in a process of its own. What is measured is what happens between its `ready` and its figures:
-the time as the members see it, and the CPU of the broker. Commits are measured twice: from the page cache, and durable (ottla's
-default; on Kafka `flush.messages=1`), by the settings of the topic `__consumer_offsets`. Each time by members of one group, whose
-commits go to one partition of that topic, and by as many groups of one member each, whose commits go to most of its partitions.
+The members are `bench.group_loads`, in a separate process. The measurement runs from its `ready` to its
+figures: the time as seen by the members, and the broker's CPU. Commits are measured in the page cache and
+durable (ottla's default; on Kafka `flush.messages=1`), by settings of the topic `__consumer_offsets`. Each is
+measured with members of one group, whose commits go to one partition of that topic, and with as many groups
+of one member, whose commits go to most of its partitions.
 """
 
 import json
@@ -24,24 +26,24 @@ from bench.workloads import Figures, WorkloadFailed
 
 TOPIC = "bench-groups"
 OFFSETS_TOPIC = "__consumer_offsets"
-#: Nobody waits for more members, and members of the consumer protocol hear of changes within half a second.
+#: No initial rebalance delay, and members of the consumer protocol notice changes within 0.5 s.
 SETTINGS = {
     "group.initial.rebalance.delay.ms": "0",
     "group.consumer.heartbeat.interval.ms": "500",
     "group.consumer.min.heartbeat.interval.ms": "500",
 }
-#: ottla has limits where Kafka has none.
+#: Limits that ottla has and Kafka lacks.
 OTTLA_SETTINGS = {"max.connections.per.ip": "20000", "max.connection.creation.rate": "1000000"}
 HEARTBEAT_INTERVAL_S = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much of everything; the table's rows name these numbers."""
+    """The amount of work; the rows of the table name these numbers."""
 
     members: int = 1000
     partitions: int = 1000
-    #: Of two members each.
+    #: With two members each.
     groups: int = 5000
     heartbeats_s: float = 12.0
     connections: int = 50
@@ -49,12 +51,12 @@ class Sizes:
 
     @property
     def descriptors(self) -> int:
-        """What a broker, and whoever talks to it, must be able to open at once."""
+        """Open files that the broker and its clients need."""
         return 2 * self.groups + 1000
 
 
 def prepare(broker: Brokers, sizes: Sizes) -> None:
-    """Make the topic that the members subscribe to."""
+    """Create the topic that the members subscribe to."""
     admin = AdminClient({"bootstrap.servers": broker.address})
     topic = NewTopic(TOPIC, num_partitions=sizes.partitions, replication_factor=broker.replicas)
     admin.create_topics([topic])[TOPIC].result(60)
@@ -66,7 +68,7 @@ def prepare(broker: Brokers, sizes: Sizes) -> None:
 
 
 def work(broker: Brokers, name: str, *arguments: object) -> tuple[Figures, Span]:
-    """One piece of work by members in another process: what they say of it, and what it cost the broker."""
+    """One workload in another process: its figures, and the broker's cost."""
     port = broker.leader_port(TOPIC)
     command = [sys.executable, "-m", "bench.group_loads", str(port), name, *map(str, arguments)]
     with subprocess.Popen(
@@ -87,7 +89,7 @@ def work(broker: Brokers, name: str, *arguments: object) -> tuple[Figures, Span]
 
 
 def settle(broker: Brokers, sizes: Sizes, number: int) -> Figures:
-    """A thousand members come to a new group at once, by each of the protocols."""
+    """A thousand members join a new group at once, with each of the protocols."""
     classic, classic_span = work(broker, "settle-classic", f"classic-{number}", TOPIC, sizes.members)
     consumer, consumer_span = work(
         broker, "settle-consumer", f"consumer-{number}", TOPIC, sizes.members, sizes.partitions
@@ -101,7 +103,7 @@ def settle(broker: Brokers, sizes: Sizes, number: int) -> Figures:
 
 
 def commit(broker: Brokers, sizes: Sizes, number: int, prefix: str = "") -> Figures:
-    """One-partition commits, one request under way on each connection."""
+    """One-partition commits, with one request in flight per connection."""
     figures: Figures = {}
     for label, groups in (("", 1), ("spread_", sizes.connections)):
         name = f"{prefix}{label}commits-{number}"
@@ -116,7 +118,7 @@ def commit(broker: Brokers, sizes: Sizes, number: int, prefix: str = "") -> Figu
 
 
 def heartbeat(broker: Brokers, sizes: Sizes) -> Figures:
-    """Many small groups that only say that they are there."""
+    """Many small groups that only send heartbeats."""
     found, span = work(
         broker, "heartbeats", "beating", TOPIC, sizes.groups, HEARTBEAT_INTERVAL_S, sizes.heartbeats_s
     )
@@ -128,7 +130,7 @@ def heartbeat(broker: Brokers, sizes: Sizes) -> Figures:
 
 
 def round_of(broker: Brokers, sizes: Sizes, number: int, durable: Mapping[str, str]) -> Figures:
-    """Everything but the heartbeats. `durable` are the settings of a topic that make its records durable, and after it not."""
+    """All group workloads except heartbeats. `durable` are topic settings with and without durability."""
     figures = settle(broker, sizes, number)
     figures |= commit(broker, sizes, number)
     alter(broker, durable, AlterConfigOpType.SET)

@@ -1,10 +1,10 @@
-"""How the cost of a request grows: with partitions, connections, waiting fetches and the size of a log.
+"""How the cost of a request grows with partitions, connections, waiting fetches and the size of a log.
 
     python -m bench.growth [--quick] [--only ottla] [--docs]
 
-A broker is started for each of the four; what grows is made step by step, and after each step the broker's CPU per
-request is measured for four kinds of requests on raw sockets: a produce, a fetch, the metadata of one topic and a look-up
-of an offset. A line that stays flat is what is wanted. `make bench` runs it at its end.
+A broker is started for each of the four dimensions, which grow step by step. After each step the broker's CPU
+per request is measured for four kinds of requests on raw sockets: produce, fetch, metadata of one topic, and
+ListOffsets. The goal is a flat line. `make bench` runs it at the end.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from ottla.records.record import Record, encode_batch
 from ottla.wire.decode import decode_response
 from ottla.wire.encode import request_encoder
 
-#: (key, version): spoken by both brokers, topics by their names.
+#: (key, version): supported by both brokers, with topics by name.
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, CREATE_TOPICS = (0, 9), (1, 12), (2, 7), (3, 9), (19, 5)
 KINDS: Final = {"produce": PRODUCE, "fetch": FETCH, "metadata": METADATA, "list offsets": LIST_OFFSETS}
 IN_FLIGHT: Final = 8
 REPEATS: Final = 3
-#: Different requests of one kind that are made beforehand.
+#: Different requests of one kind that are prepared.
 FRAMES_MAX: Final = 2000
 CREATE_AT_ONCE: Final = 1000
-#: What the large log is made of, and the smallest that a fetch from it can bring.
+#: The messages of the large log, and the smallest fetch from it.
 FILL_RECORDS: Final = 16
 FILL_AT_ONCE: Final = 32
 WAIT_MS: Final = 300_000
@@ -49,7 +49,7 @@ MIB: Final = 1 << 20
 
 
 class NotAnswered(RuntimeError):
-    """A request was refused, or its connection was closed."""
+    """A request was rejected, or its connection was closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,20 +57,20 @@ class Sizes:
     """The steps of each dimension."""
 
     partitions: tuple[int, ...] = (1, 10, 100, 1000, 10_000)
-    # Below eight the requests in flight share reads, which is no growth.
+    # Below eight connections, requests in flight share reads, which is not growth.
     connections: tuple[int, ...] = (10, 100, 1000, 8000)
     waiting: tuple[int, ...] = (0, 100, 1000, 10_000, 100_000)
     log_mib: tuple[int, ...] = (1, 10, 100, 1000, 3000)
     requests: int = 2000
     fetches_per_connection: int = 100
-    # Of each kind before the first step, not counted: a virtual machine compiles what it has done some thousand times.
+    # Warm-up requests of each kind before the first step: a JVM compiles code after some thousand executions.
     warm_requests: int = 500
 
 
 QUICK = Sizes((1, 100, 1000), (10, 100, 1000), (0, 100, 10_000), (1, 100, 1000), 500)
 KAFKA_QUICK = Sizes((1, 100), (10, 100), (0, 100), (1, 100), 500, 1, 2000)
-#: Kafka answers a connection's requests one after another, so each waiting fetch takes a connection of its own; and its
-#: partitions take seconds a thousand.
+#: Kafka answers the requests of a connection in order, so each waiting fetch needs its own connection. Its
+#: partitions take seconds per thousand.
 KAFKA = Sizes((1, 10, 100, 1000), (10, 100, 1000), (0, 100, 1000), (1, 10, 100, 1000), 2000, 1, 8000)
 
 #: dimension -> kind -> broker -> [(step, µs)]
@@ -80,7 +80,7 @@ Curves = dict[str, dict[str, dict[str, list[tuple[int, float]]]]]
 def frame(api: tuple[int, int], fields: dict[str, Any]) -> bytes:
     key, version = api
     body = request_encoder(key, version)(fields)
-    # Every version used here has a header with tags, of which there are none.
+    # Every version used here has a flexible header, without tags.
     return struct.pack(">ihhihB", 11 + len(body), key, version, 1, -1, 0) + body
 
 
@@ -124,7 +124,7 @@ def exactly(connection: socket.socket, size: int) -> bytes:
 
 
 class Peer:
-    """A broker under test and the connections to it."""
+    """A broker under test, and the connections to it."""
 
     def __init__(self, process: Process) -> None:
         self.process = process
@@ -155,7 +155,7 @@ class Peer:
             raise NotAnswered(f"{topic} was not created: {created.error_message}")
 
     def check(self, kind: str, request: bytes) -> None:
-        """One answer is read: a refusal is cheap, and would look fast."""
+        """Check one response: an error is cheap, and would look fast."""
         deadline = time.monotonic() + 30
         while True:
             response = self.ask(request, KINDS[kind])
@@ -172,7 +172,7 @@ class Peer:
                 return
             if time.monotonic() > deadline:
                 raise NotAnswered(f"{kind} was refused with error codes {codes}")
-            time.sleep(0.05)  # a new topic's leaders may not be known yet
+            time.sleep(0.05)  # the leaders of a new topic may not be known yet
 
     def pipeline(self, requests: Sequence[bytes]) -> None:
         for start in range(0, len(requests), FILL_AT_ONCE):
@@ -182,7 +182,7 @@ class Peer:
                 self.answer(self.sockets[0])
 
     def cost_us(self, frames: Sequence[bytes], requests: int) -> float:
-        """Broker CPU per request: the best of some runs, each with all connections taking turns."""
+        """Broker CPU per request: the best of several runs, in which all connections take turns."""
         best = float("inf")
         turns, requests_left = cycle(self.sockets), cycle(frames)
         for _ in range(REPEATS):
@@ -205,14 +205,14 @@ def small_batch() -> bytes:
 
 
 def requests_to(partitions: Sequence[tuple[str, int]]) -> dict[str, list[bytes]]:
-    """Requests of every kind that go over these partitions in turn."""
+    """Requests of every kind that rotate through these partitions."""
     step = max(1, len(partitions) // FRAMES_MAX)
     some = partitions[::step]
     batch = small_batch()
     return {
         "produce": [produce(topic, number, batch) for topic, number in some],
         "fetch": [fetch(topic, number, 0) for topic, number in some],
-        # Of one topic with one partition: that the answer names more partitions is no growth of the request.
+        # For one topic with one partition: more partitions in the response are not growth of the request.
         "metadata": [metadata(partitions[0][0])],
         "list offsets": [list_offsets(topic, number, -1) for topic, number in some],
     }
@@ -225,7 +225,8 @@ def grow_partitions(peer: Peer, sizes: Sizes, report: Report) -> None:
         while len(there) < wanted:
             topic, count = f"t{len(there)}", min(CREATE_AT_ONCE, wanted - len(there))
             peer.create(topic, count)
-            # Each has a record: what was never written need not be on the disk. The last is led when all are.
+            # Each gets a record, because an unwritten log may have no files. When the last has a leader, all
+            # have.
             peer.check("produce", produce(topic, count - 1, batch))
             peer.pipeline([produce(topic, number, batch) for number in range(count)])
             there += [(topic, number) for number in range(count)]
@@ -274,7 +275,7 @@ def grow_log(peer: Peer, sizes: Sizes, report: Report) -> None:
             peer.pipeline([request] * FILL_AT_ONCE)
             written += len(batch) * FILL_AT_ONCE
             offset += FILL_RECORDS * FILL_AT_ONCE
-        # Spread over the whole log, so that every look-up finds its place anew.
+        # Spread over the whole log, so that no lookup benefits from an earlier one.
         spread = [(number * 7919) % FRAMES_MAX / FRAMES_MAX for number in range(FRAMES_MAX)]
         span_ms = now_ms - begin_ms
         requests = requests_to([("t", 0)])
@@ -294,7 +295,7 @@ DIMENSIONS: Final[dict[str, Callable[[Peer, Sizes, Report], None]]] = {
 def run(
     brokers: dict[str, Callable[[Path], Process]], sizes: dict[str, Sizes], work_dir: Path, curves: Curves
 ) -> None:
-    """Measure all dimensions of all brokers; `curves` fills as it goes."""
+    """Measure all dimensions of all brokers; `curves` is filled as it proceeds."""
     for dimension, grow in DIMENSIONS.items():
         for name, start in brokers.items():
             directory = work_dir / f"{name}-{dimension.split()[0]}"
@@ -342,7 +343,7 @@ def kafka_starter(distribution: kafka.Distribution) -> Callable[[Path], Process]
 
 
 def render(curves: Curves) -> str:
-    """A table a dimension: the kinds of requests below each other, the steps beside each other."""
+    """One table per dimension: kinds of requests as rows, steps as columns."""
     lines: list[str] = []
     for dimension, kinds in curves.items():
         brokers = {name: None for of_kind in kinds.values() for name in of_kind}
@@ -366,7 +367,7 @@ def write_docs(curves: Curves) -> None:
 
 
 def measured(only: str | None, *, quick: bool, work_dir: Path) -> Curves:
-    """The curves of ottla and, if it is there and not left out, of Kafka."""
+    """The curves of ottla and, if it is available and selected, of Kafka."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     brokers: dict[str, Callable[[Path], Process]] = {}

@@ -1,11 +1,12 @@
-"""Apache Kafka as the peer: fetched with Maven, formatted, started as one KRaft node.
+"""Apache Kafka for comparison: fetched with Maven, formatted, started as one KRaft node.
 
-The newest 4.x release and what it needs at run time are copied once into the cache directory (`make bench` passes
-`--update-kafka` on to fetch again); the interop tests ask for 3.9 as well, the last that also ran with ZooKeeper. JVM options are those of Kafka's own start scripts; the properties are those of the
-server.properties it ships, on loopback, with the internal topics at one replica. Logging goes to a simple logger at
-warning level, and neither JMX nor the collector's log is on: all three favour Kafka.
+The newest 4.x release and its dependencies are copied once into the cache directory; `make bench` passes
+`--update-kafka` to fetch again. The interop tests also use 3.9, the last release with ZooKeeper. JVM options
+are those of Kafka's start scripts. The properties are those of its server.properties, on loopback, with
+internal topics at replication factor 1. Logging uses a simple logger at warning level, without JMX and GC
+log: all three favor Kafka.
 
-`python -m bench.kafka --port 9092 --data-dir DIR` runs one in the foreground until SIGTERM or Ctrl-C.
+`python -m bench.kafka --port 9092 --data-dir DIR` runs one node in the foreground until SIGTERM or Ctrl-C.
 """
 
 import argparse
@@ -36,7 +37,7 @@ JVM_OPTIONS = [
     "-Djava.awt.headless=true",
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
 ]
-# slf4j-simple gives the broker's warnings a place to go: the artifact by itself brings no logging back end.
+# slf4j-simple prints the broker's warnings: the artifact has no logging backend.
 POM = """\
 <project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
@@ -51,7 +52,7 @@ POM = """\
   </dependencies>
 </project>
 """
-#: What Maven is asked for, and the folder of the cache that it goes to.
+#: The Maven version, and the folder in the cache.
 SERIES = {"4": ("[4.0,5.0)", "kafka"), "3.9": ("[3.9,3.10)", "kafka-3.9")}
 PROPERTIES = {
     "process.roles": "broker,controller",
@@ -72,7 +73,7 @@ PROPERTIES = {
 
 
 class KafkaUnavailable(RuntimeError):
-    """Kafka cannot be run here; the message says what is missing and what to do."""
+    """Kafka cannot run here. The message says what is missing and what to do."""
 
 
 def find_java() -> str:
@@ -91,7 +92,7 @@ def find_java() -> str:
 
 
 class Distribution:
-    """The jars of one Kafka release and the Java that runs them."""
+    """The jars of one Kafka release, and the Java that runs them."""
 
     def __init__(self, java: str, libraries: Path) -> None:
         self._java = java
@@ -108,7 +109,10 @@ class Distribution:
         cluster_id: str | None = None,
         scram: Sequence[str] = (),
     ) -> Process:
-        """Starts a node whose data is in `directory`; formats it when it is new, with these SCRAM credentials."""
+        """Start a node with its data in `directory`.
+
+        A new directory is formatted with these SCRAM credentials.
+        """
         data = directory / "data"
         data.mkdir(parents=True, exist_ok=True)
         controller_port = free_port()
@@ -128,7 +132,7 @@ class Distribution:
         return Process(f"Kafka {self.version}", command, port=port, log=directory / "kafka.log")
 
     def start_cluster(self, directory: Path, *, count: int, settings: Mapping[str, str]) -> list[Process]:
-        """Starts that many nodes of one new cluster, each broker and controller."""
+        """Start this many nodes of a new cluster, each broker and controller."""
         controllers = [free_port() for _ in range(count)]
         voters = ",".join(f"{at + 1}@127.0.0.1:{port}" for at, port in enumerate(controllers))
         cluster_id = _new_cluster_id()
@@ -156,7 +160,7 @@ class Distribution:
         return [self._java, "-cp", str(self._libraries / "*")]
 
     def _format(self, properties_file: Path, cluster_id: str, scram: Sequence[str]) -> None:
-        # With "=", since an id may begin with a dash, which the tool would take for an option.
+        # With "=", because an id may start with a dash, which the tool would parse as an option.
         tool = [
             "kafka.tools.StorageTool",
             "format",
@@ -191,7 +195,7 @@ def fetch(series: str = "4", *, update: bool = False, cache: Path = CACHE) -> Di
         home.mkdir(exist_ok=True)
         (home / "pom.xml").write_text(POM.format(versions=versions))
         print("bench: fetching Apache Kafka with Maven (once, about 45 MB) ...", file=sys.stderr, flush=True)
-        # Copied aside and renamed, so that an interrupted fetch is not taken for a whole one.
+        # Copied to a temporary folder and renamed, so that an interrupted download is not used.
         arriving = home / "arriving"
         shutil.rmtree(arriving, ignore_errors=True)
         goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={arriving}"]

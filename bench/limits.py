@@ -1,6 +1,7 @@
-"""A share of a core for a process, by a control group: three brokers on one small machine, each as on a machine of its own.
+"""CPU limits by cgroups: three brokers on one small machine, each with a share of a core.
 
-Needs root and a cpu controller, of cgroups version 1 or 2; without one `Limited` says why in `reason` and limits nothing.
+Needs root and a cpu controller of cgroups version 1 or 2. Without one, `CpuLimit` sets `reason` and limits
+nothing.
 """
 
 import os
@@ -13,8 +14,8 @@ _ROOT = Path("/sys/fs/cgroup")
 _PERIOD_US = 10_000
 
 
-class Limited:
-    """`with Limited(pids, share): …`: each of the processes gets at most this share of one core."""
+class CpuLimit:
+    """`with CpuLimit(pids, share): …` limits each process to this share of one core."""
 
     def __init__(self, pids: Sequence[int], share: float) -> None:
         self._pids = pids

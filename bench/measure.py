@@ -1,9 +1,9 @@
-"""What a process costs, as the kernel counts it.
+"""The cost of a process, as the kernel counts it.
 
-CPU comes from the process's own CPU clock: nanoseconds, all threads, those that have ended too. The 10 ms ticks of
-/proc/PID/stat are too coarse for a cost per request, and /proc/PID/task/*/schedstat forgets threads that ended; the
-three are compared by `clocks`, which the report prints, so that a kernel that counts differently shows.
-Children count as part of a broker. Linux only: the callers check `supported()` first.
+CPU comes from the process's CPU clock: nanoseconds, all threads, including ended ones. The 10 ms ticks of
+/proc/PID/stat are too coarse for a cost per request, and /proc/PID/task/*/schedstat forgets ended threads.
+`clocks` compares the three; the report prints it, so that a kernel with other accounting is noticed. Children
+are included in a broker's cost. Linux only: callers check `supported()` first.
 """
 
 import os
@@ -35,7 +35,7 @@ def family(pid: int) -> list[int]:
 
 
 def _cpu_clock_ns(pid: int) -> int:
-    # The clock id that clock_getcpuclockid(3) makes of a process id: the complement, shifted, and "scheduler time".
+    # The clock id of clock_getcpuclockid(3) for a process id: the complement, shifted, with "scheduler time".
     return time.clock_gettime_ns((~pid << 3) | 2)
 
 
@@ -49,7 +49,7 @@ def cpu_ns(*pids: int) -> int:
 
 
 def cpu_ns_each(pid: int) -> dict[int, int]:
-    """CPU time of the process and each of its living descendants: for a family whose members come and go."""
+    """CPU time of the process and each living descendant, for processes that come and go."""
     found = {}
     for member in family(pid):
         with suppress(OSError):
@@ -58,21 +58,21 @@ def cpu_ns_each(pid: int) -> dict[int, int]:
 
 
 def machine_busy_ns() -> int:
-    """CPU time that all processes and the kernel have used since the machine started, over all cores."""
+    """CPU time of all processes and the kernel since boot, over all cores."""
     with (PROC / "stat").open() as lines:
         user, nice, system, _idle, _iowait, irq, softirq, *_ = map(int, lines.readline().split()[1:])
     return (user + nice + system + irq + softirq) * 1_000_000_000 // TICKS_PER_S
 
 
 def own_busy_ns() -> int:
-    """CPU time of this process and of its children that have ended."""
+    """CPU time of this process and of its ended children."""
     used = os.times()
     return int((used.user + used.system + used.children_user + used.children_system) * 1e9)
 
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """One process's CPU time by three clocks that should agree."""
+    """A process's CPU time by three clocks that should agree."""
 
     process_clock_ns: int
     schedstat_ns: int
@@ -84,7 +84,7 @@ def clocks(pid: int) -> Clocks:
     for task in (PROC / str(pid) / "task").iterdir():
         with suppress(OSError):
             schedstat_ns += int((task / "schedstat").read_text().split()[0])
-    # The command's name stands in parentheses and may hold spaces: the fields are counted from behind it.
+    # The command name is in parentheses and may contain spaces: fields are counted after it.
     fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     ticks = int(fields[11]) + int(fields[12])
     return Clocks(_cpu_clock_ns(pid), schedstat_ns, ticks * 1_000_000_000 // TICKS_PER_S)
@@ -106,14 +106,14 @@ def resident_bytes_peak(*pids: int) -> int:
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
-    """The value below which `share` of the (sorted) values lie; the nearest one, never an interpolation."""
+    """The percentile of sorted values: the nearest value, without interpolation."""
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
 class Lateness:
-    """`with Lateness() as late: …` and then `late.p99_ms`: how late a thread that sleeps 1 ms again and again is woken.
+    """`with Lateness() as late: …`, then `late.p99_ms`: how late a thread that sleeps 1 ms wakes up.
 
-    What the machine itself adds to every latency that is measured meanwhile: on a shared host, the turns of others.
+    This is what the machine adds to every latency meanwhile: on a shared host, the time slices of others.
     """
 
     p99_ms: float
@@ -131,7 +131,7 @@ class Lateness:
         self.p99_ms = quantile(sorted(self._late_ms), 0.99)
 
     def _sample(self) -> None:
-        # At least once, however short what is measured is.
+        # At least once, however short the measurement is.
         while not (self._late_ms and self._over.is_set()):
             begin = time.perf_counter()
             time.sleep(0.001)
@@ -140,14 +140,14 @@ class Lateness:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Wall and broker CPU time of one measured stretch."""
+    """Wall time and broker CPU time of one measured stretch."""
 
     wall_ns: int
     cpu_ns: int
 
 
 class Stretch:
-    """`with Stretch(pids) as stretch: ...` and then `stretch.span`."""
+    """`with Stretch(pids) as stretch: ...`, then `stretch.span`."""
 
     span: Span
     begin_ns: int

@@ -1,10 +1,10 @@
-"""Members of groups on raw sockets, thousands in one process: the client that a coordinator is measured with.
+"""Group members on raw sockets, thousands in one process: the client for measurements of the group
+coordinator.
 
-A real consumer takes more CPU than its coordinator does, and a thousand of them more than a machine has. Here a member is a
-socket and a few fields; it does what the protocol asks of a consumer and nothing else: join, sync, heartbeat, join again when
-told to. Requests that are sent again and again are encoded once. All sockets are served by one epoll; whatever is readable is
-one or more whole answers to come, since a member has one request under way. Every answer's error code is looked at.
-What they are made to do, and measured at, is in `bench.group_loads`.
+A real consumer needs more CPU than its coordinator, and a thousand of them overload a machine. Here a member
+is a socket and a few fields. It does only what the protocol requires: join, sync, heartbeat, rejoin. Repeated
+requests are encoded once. One epoll serves all sockets. A member has one request in flight, so readable bytes
+are complete responses. Every error code is checked. The workloads are in `bench.group_loads`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, Final
 from ottla.wire.decode import decode_response
 from ottla.wire.encode import request_encoder
 
-#: (key, version): the newest that name topics by their names; all have headers with tags.
+#: (key, version): the newest versions that identify topics by name; all have flexible headers.
 OFFSET_COMMIT, FIND_COORDINATOR, JOIN, HEARTBEAT, SYNC = (8, 9), (10, 4), (11, 9), (12, 4), (14, 5)
 CONSUMER_HEARTBEAT, CONSUMER_DESCRIBE = (68, 1), (69, 0)
 LOADING, NOT_AVAILABLE, NOT_COORDINATOR = 14, 15, 16
@@ -28,19 +28,19 @@ REBALANCING, MEMBER_ID_REQUIRED = 27, 79
 
 CLIENT_ID: Final = b"bench"
 SESSION_MS: Final = 300_000
-#: How often the members of a classic group heartbeat while it settles: so long it may take them to hear of a rebalance.
+#: Heartbeat interval of a classic group while it settles: the delay until members notice a rebalance.
 HEARTBEAT_S: Final = 1.0
-#: The same for groups that are only made to be measured later.
+#: The same for groups that are measured later.
 HASTY_S: Final = 0.1
-#: A wait that only ends when something is wrong.
+#: A timeout that is reached only on errors.
 LIMIT_S: Final = 120.0
 TICK_S: Final = 0.01
-#: Groups that are made at the same time.
+#: Groups that are created at the same time.
 GROUPS_AT_ONCE: Final = 100
 
 
 class NotAnswered(RuntimeError):
-    """A request was refused, or nothing came."""
+    """A request was rejected, or not answered."""
 
 
 def frame(api: tuple[int, int], fields: dict[str, Any]) -> bytes:
@@ -51,7 +51,7 @@ def frame(api: tuple[int, int], fields: dict[str, Any]) -> bytes:
 
 
 class Line:
-    """One connection. `hear(body)` is called for each answer, without its header."""
+    """One connection. `hear(body)` is called for each response, without its header."""
 
     __slots__ = ("hear", "received", "sock")
 
@@ -76,7 +76,7 @@ class Line:
 
 
 class Lines:
-    """All connections, and time: `every_tick` is called some hundred times a second."""
+    """All connections and the clock: `every_tick` is called a few hundred times per second."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -91,7 +91,7 @@ class Lines:
         return line
 
     def serve(self, is_over: Callable[[], bool], every_tick: Callable[[float], None], limit_s: float) -> None:
-        """Until it is over; raises NotAnswered if that takes too long."""
+        """Run until done. Raises NotAnswered after the time limit."""
         lines, poll, clock = self._lines, self.poll, time.perf_counter
         begin = next_tick = clock()
         while not is_over():
@@ -102,10 +102,10 @@ class Lines:
                 next_tick = now + TICK_S
                 every_tick(now)
                 if now - begin > limit_s:
-                    raise NotAnswered(f"it did not come to an end within {limit_s:.0f} s")
+                    raise NotAnswered(f"it did not finish within {limit_s:.0f} s")
 
     def ask(self, api: tuple[int, int], fields: dict[str, Any]) -> Any:
-        """One request on a connection of its own."""
+        """Send one request on its own connection."""
         line = self.connect()
         found: list[Any] = []
         line.hear = lambda body: found.append(decode_response(*api, body, 0))
@@ -115,7 +115,7 @@ class Lines:
         return found[0]
 
     def find_coordinator(self, group_id: str) -> None:
-        """Until there is one: the first question makes the topic of offsets."""
+        """Wait for a coordinator: the first request creates the topic of offsets."""
         deadline = time.monotonic() + 60
         while True:
             [row] = self.ask(FIND_COORDINATOR, {"key_type": 0, "coordinator_keys": [group_id]}).coordinators
@@ -130,7 +130,7 @@ class Lines:
 
 
 class ClassicGroup:
-    """What its members know together: how many of them are settled in which generation."""
+    """The shared state of the members: how many have settled in which generation."""
 
     def __init__(self, group_id: str, size: int, topic: str) -> None:
         self.group_id = group_id
@@ -147,7 +147,7 @@ class ClassicGroup:
 
 
 class ClassicMember:
-    """Joins when it is made, and again whenever it is told to; heartbeats when `tick` finds that it is time."""
+    """A classic member: joins when it is created, rejoins on a rebalance, and heartbeats in `tick`."""
 
     __slots__ = (
         "_due", "_interval_s", "_is_waiting", "generation", "group", "is_stable", "line", "member_id",
@@ -165,7 +165,7 @@ class ClassicMember:
         self._join()
 
     def tick(self, now: float) -> None:
-        """Say something if it is time to; whoever waits for an answer says nothing."""
+        """Send a heartbeat if it is due and no request is in flight."""
         if self.is_stable and now >= self._due and not self._is_waiting:
             self._due = now + self._interval_s
             self._send(HEARTBEAT, self.heartbeat(), self._heartbeaten)
@@ -246,7 +246,7 @@ class ClassicMember:
 
 
 def make_groups(lines: Lines, sizes: Sequence[tuple[str, int]], topic: str) -> list[ClassicMember]:
-    """Groups of a few members each, a hundred at a time, until all are settled."""
+    """Create groups of a few members each, a hundred at a time, until all have settled."""
     members: list[ClassicMember] = []
     under_way: dict[ClassicGroup, list[ClassicMember]] = {}
     waiting = list(reversed(sizes))
@@ -269,7 +269,9 @@ def make_groups(lines: Lines, sizes: Sequence[tuple[str, int]], topic: str) -> l
 
 
 class ConsumerMember:
-    """Joins when it is made; heartbeats as often as the broker says, and at once when it was given something else to read."""
+    """A KIP-848 member: joins when it is created, heartbeats at the broker's interval, and at once after a
+    new assignment.
+    """
 
     def __init__(self, line: Line, group_id: str, member_id: str, topic: str) -> None:
         self.line = line
@@ -310,14 +312,14 @@ class ConsumerMember:
         rows = response.assignment.topic_partitions
         owned = frozenset((row.topic_id.bytes, number) for row in rows for number in row.partitions)
         if owned != self.owned:
-            # What it gives up it has given up: it says so at once, as a consumer does.
+            # It revokes partitions at once and reports that, like a consumer.
             self.owned = owned
             told = [{"topic_id": row.topic_id.bytes, "partitions": list(row.partitions)} for row in rows]
             self._send(owned=told)
 
 
 def is_settled(members: Sequence[ConsumerMember], partitions: int) -> bool:
-    """Whether all are in one epoch and every partition has one reader."""
+    """Whether all members are in one epoch and every partition has one reader."""
     if any(member.is_waiting or member.epoch != members[0].epoch for member in members):
         return False
     held = [place for member in members for place in member.owned]

@@ -1,4 +1,4 @@
-"""ottla as the one being measured: started as its users start it."""
+"""Starts ottla for measurements, as its users start it."""
 
 import shutil
 import sys
@@ -9,10 +9,11 @@ from bench.process import BrokerFailed, Process
 
 
 def command(checkout: Path | None = None) -> tuple[list[str], dict[str, str]]:
-    """`ottla` of the environment that runs the benchmark, or the code of another checkout in that environment; and its environment
-    variables."""
+    """The command and environment variables: `ottla` of this environment, or the code of another checkout in
+    it.
+    """
     if checkout is not None:
-        # The same hashes of strings in all of them.
+        # The same string hashes in all processes.
         environment = {"PYTHONPATH": str(checkout / "src"), "PYTHONHASHSEED": "0"}
         return [sys.executable, "-m", "ottla.cli"], environment
     program = shutil.which("ottla", path=str(Path(sys.executable).parent))

@@ -1,4 +1,6 @@
-"""Plots as SVG, without a library: one panel a dimension, a line a curve, the steps on a logarithmic axis."""
+"""Plots as SVG, without a library: one panel per dimension, one line per curve, a logarithmic axis for the
+steps.
+"""
 
 from collections.abc import Mapping, Sequence
 from math import log10
@@ -8,13 +10,13 @@ Curve = Sequence[tuple[int, float]]
 PANEL_WIDTH, PANEL_HEIGHT = 360, 240
 LEFT, RIGHT, TOP, BOTTOM = 48, 16, 34, 34
 LEGEND_LINE = 18
-#: Told apart by those who see no colours, too: dark to light.
+#: Distinguishable without color vision: dark to light.
 COLOURS = ("#0b3d63", "#c2410c", "#15803d", "#8b5cf6")
 DASHES = ("", "5 4")
 
 
 def render(panels: Mapping[str, Mapping[str, Mapping[str, Curve]]], unit: str) -> str:
-    """dimension -> kind -> broker -> curve, as one picture: a colour a kind, a dash a broker."""
+    """dimension -> kind -> broker -> curve, as one picture: a color per kind, a dash style per broker."""
     kinds = list({kind: None for of_panel in panels.values() for kind in of_panel})
     brokers = list(
         {name: None for of_panel in panels.values() for of_kind in of_panel.values() for name in of_kind}
@@ -58,7 +60,7 @@ def _panel(
     steps = sorted({step for step, _ in points})
     top = _round_up(max((value for _, value in points), default=1.0))
 
-    # Nothing at all stands a little left of one.
+    # Zero is drawn a little left of one.
     def across(step: int) -> float:
         low, high = _place(steps[0]), _place(steps[-1])
         share = (_place(step) - low) / (high - low) if high > low else 0.5
@@ -90,6 +92,6 @@ def _place(step: int) -> float:
 
 
 def _round_up(value: float) -> float:
-    """The next of 1, 2, 4, 10, 20, 40, ...: so that a quarter of it is easily read."""
+    """The next of 1, 2, 4, 10, 20, 40, ..., so that a quarter of it is a round number."""
     power = 10.0 ** int(log10(value)) if value >= 1 else 1.0
     return next(each * power for each in (1, 2, 4, 8, 10, 20) if each * power >= value)

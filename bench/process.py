@@ -1,7 +1,7 @@
-"""A broker as a process: started, waited for, stopped by its id.
+"""A broker as a process: started, awaited, stopped by its id.
 
-Both brokers are instances of `Process`; `bench.kafka` and `bench.ottla` only build the command lines. A process gets a
-session of its own, so that Ctrl-C in the terminal reaches the benchmark alone, which then stops its brokers in order.
+Both brokers are instances of `Process`; `bench.kafka` and `bench.ottla` only build command lines. A process
+gets its own session, so that Ctrl-C in the terminal reaches only the benchmark, which then stops its brokers.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ STOP_S_MAX = 30.0
 
 
 class BrokerFailed(RuntimeError):
-    """A broker did not start or died; the message holds the end of its log."""
+    """A broker did not start, or died. The message contains the end of its log."""
 
 
 def free_port() -> int:
@@ -43,10 +43,10 @@ def answers(port: int) -> bool:
 
 
 class Brokers(Protocol):
-    """What a workload is done to: one broker, or a cluster that stands for one."""
+    """The target of a workload: one broker, or a cluster."""
 
     name: str
-    #: How many replicas its topics have.
+    #: The replication factor of its topics.
     replicas: int
 
     @property
@@ -61,7 +61,7 @@ class Brokers(Protocol):
 
 
 class Process:
-    """One broker. `pid` lives from construction to `stop`."""
+    """One broker. `pid` is valid from construction to `stop`."""
 
     replicas = 1
 
@@ -98,7 +98,7 @@ class Process:
         return self.port
 
     def wait_ready(self, timeout_s: float = 60.0) -> float:
-        """Seconds from the start of the process to its first ApiVersions answer."""
+        """Seconds from the start of the process to its first ApiVersions response."""
         deadline_ns = self._started_ns + int(timeout_s * 1e9)
         while not answers(self.port):
             if self._process.poll() is not None:

@@ -1,8 +1,8 @@
-"""Producers and a reader on blocking sockets that send prepared frames: clients that cost next to nothing.
+"""Producers and a reader on blocking sockets that send prepared frames: clients with almost no CPU cost.
 
-librdkafka takes more CPU for a one-message request than the broker does, and on a small machine both share the cores;
-here a request is one `sendall` of bytes made beforehand, so what is left is the broker. Every answer is checked: its
-correlation id must be the next one, its error code zero.
+librdkafka needs more CPU for a one-message request than the broker, and on a small machine both share the
+cores. Here a request is one `sendall` of prepared bytes, so the measured cost is the broker's. Every response
+is checked: correlation id and error code.
 
     frame     size i32 | key i16 | version i16 | correlation id i32 | client id | tags | body
     answer    size i32 | correlation id i32 | tags | 1 topic | name | 1 partition | index i32 | error i16 | ...
@@ -26,17 +26,17 @@ from kio.static.primitive import Records, i16, i32, i32Timedelta
 from bench.members import frame
 
 CORRELATION_POSITION = 8
-# In a batch: where what its CRC covers begins, and the sequence number.
+# Positions in a batch: the start of the bytes that the CRC covers, and the sequence number.
 COVERED_POSITION = 21
 SEQUENCE_POSITION = 53
 FETCH = 1, 12
 BATCH_TAIL = struct.Struct(
     ">hiqqqhii"
-)  # attributes ... record count: what the CRC covers, before the records
+)  # attributes ... record count: the bytes before the records that the CRC covers
 
 
 def _varint(value: int) -> bytes:
-    """A zigzag varint, as records write their lengths."""
+    """A zigzag varint, as in record lengths."""
     value = value << 1 if value >= 0 else (-value << 1) - 1
     out = bytearray()
     while value > 0x7F:
@@ -51,7 +51,7 @@ def one_message_batch(value: bytes, timestamp_ms: int, producer_id: int = -1) ->
     records = _varint(len(record)) + record
     epoch = sequence = -1 if producer_id < 0 else 0
     covered = BATCH_TAIL.pack(0, 0, timestamp_ms, timestamp_ms, producer_id, epoch, sequence, 1) + records
-    # partition leader epoch -1, magic 2, CRC: 9 bytes, counted by the batch length
+    # Partition leader epoch -1, magic 2, CRC: 9 bytes, included in the batch length.
     return struct.pack(">qiibI", 0, len(covered) + 9, -1, 2, crc32c(covered)) + covered
 
 
@@ -94,11 +94,11 @@ def fetch_frame(topic: str, offset: int, size: int, *, committed: bool, wait_ms:
 
 
 class UnexpectedAnswer(RuntimeError):
-    """The broker refused a produce, or answered out of order."""
+    """The broker returned an error, or a response out of order."""
 
 
 class RawClient:
-    """One connection that sends the same request over and over, but for its correlation id."""
+    """A connection that repeats one request with new correlation ids."""
 
     def __init__(self, port: int, request: bytes, error_position: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=30)
@@ -115,7 +115,7 @@ class RawClient:
         self._socket.close()
 
     def _change(self) -> None:
-        """Whatever differs between one request and the next, besides the correlation id."""
+        """Update what differs between requests, besides the correlation id."""
 
     def _send(self, count: int) -> None:
         frames = bytearray()
@@ -127,7 +127,7 @@ class RawClient:
         self._socket.sendall(frames)
 
     def _receive(self) -> int:
-        """Waits for bytes; the number of whole answers among them."""
+        """Wait for bytes. Returns the number of complete responses."""
         data = self._socket.recv(1 << 18)
         if not data:
             raise UnexpectedAnswer("the broker closed the connection")
@@ -151,7 +151,7 @@ class RawClient:
         return count
 
     def round_trips_ns(self, count: int) -> list[int]:
-        """One request at a time: the time of each."""
+        """Send one request at a time. Returns the duration of each."""
         times = []
         clock = time.perf_counter_ns
         for _ in range(count):
@@ -163,7 +163,7 @@ class RawClient:
         return times
 
     def pipeline(self, count: int, in_flight: int) -> None:
-        """`count` requests, refilling to `in_flight` as answers come."""
+        """Send `count` requests, with up to `in_flight` at a time."""
         end = self._answered + count
         self._send(in_flight)
         while self._answered < end:
@@ -172,10 +172,11 @@ class RawClient:
 
 
 class RawProducer(RawClient):
-    """Produces one message a request to partition 0 of a topic.
+    """Produces one message per request to partition 0 of a topic.
 
-    With a producer id (of epoch 0) idempotently: each batch has the next number, and a CRC of its own. With -1 it does the same
-    work, in vain: of a client that takes longer the broker serves fewer requests at once, and each costs more.
+    With a producer id (epoch 0) it is idempotent: each batch has the next sequence number and its own CRC.
+    With -1 it does the same work without effect: a slower client would leave the broker fewer requests per
+    wake-up, which cost more each.
     """
 
     def __init__(self, port: int, topic: str, message_bytes: int, producer_id: int | None = None) -> None:
@@ -183,7 +184,7 @@ class RawProducer(RawClient):
         super().__init__(port, request, error_position=4 + 1 + 1 + 1 + len(topic) + 1 + 4)
         self._producer_id = producer_id
         batch_bytes = len(one_message_batch(bytes(message_bytes), 0))
-        # Behind the batch stand the tags of a partition, its topic and the request, a byte each.
+        # The batch is followed by the tags of the partition, the topic and the request, one byte each.
         self._batch = len(request) - 3 - batch_bytes
 
     def _change(self) -> None:
@@ -196,7 +197,7 @@ class RawProducer(RawClient):
 
 
 class RawReader(RawClient):
-    """Fetches from partition 0 of a topic, a few batches a request, from the same offsets over and over."""
+    """Fetches from partition 0 of a topic, a few batches per request, repeatedly from the same offsets."""
 
     def __init__(
         self, port: int, topic: str, offsets: Sequence[int], fetch_bytes: int, *, committed: bool

@@ -1,9 +1,9 @@
-"""The order of things: start-ups, warm-up, alternating rounds, durable rounds.
+"""The sequence of a benchmark: starts, warm-up, alternating rounds, durable rounds.
 
-Brokers are measured in turn (A B A B ...), never together, in fresh topics. Kafka stays up from its last measured
-start to the end, so that its JVM is as warm as it gets; ottla is started anew for the durable mode, in which it runs
-with its default policy. The warm-up does the same rounds as the measurement and throws their figures away, until the
-broker's CPU figures stop falling: a JVM goes on compiling for some hundred thousand requests.
+Brokers are measured in turn (A B A B ...), never together, with new topics. Kafka keeps running from its last
+measured start to the end, so that its JVM is warm. ottla is restarted for the durable mode, in which it runs
+with its default policy. The warm-up runs the same rounds and discards their figures, until the broker's CPU
+figures stop falling: a JVM keeps compiling for some hundred thousand requests.
 """
 
 import os
@@ -31,7 +31,7 @@ from bench.workloads import (
 )
 
 IDLE_S = 3.0
-# Warm is a broker that got cheaper by less than this share in a round, in none of these figures.
+# A broker is warm if no figure fell by more than this share in a round.
 WARM_SHARE = 0.05
 WARM_FIGURES = (
     "produce_cpu_us_mb",
@@ -52,7 +52,7 @@ class Launch(Protocol):
 
 @dataclass(slots=True)
 class Contender:
-    """A broker under test: how to start it, what its topics need in each mode."""
+    """A broker under test: how to start it, and its topic settings in each mode."""
 
     name: str
     launch: Launch
@@ -86,7 +86,7 @@ class Plan:
     warm_rounds_max: int
     starts: int
     durable_volumes: Volumes
-    #: 1 KB messages of the log that is compacted, and how many keys they have.
+    #: 1 KB messages in the log to compact, and the number of their keys.
     compaction_messages: int
     compaction_keys: int
     cluster_volumes: Volumes
@@ -100,7 +100,7 @@ class Plan:
 
 
 class Bench:
-    """One run over all contenders; `results` fills as it goes."""
+    """One run over all contenders; `results` is filled as it proceeds."""
 
     def __init__(self, contenders: list[Contender], plan: Plan, work_dir: Path) -> None:
         self.results: table.Results = {}
@@ -132,7 +132,7 @@ class Bench:
         }
 
     def compact(self) -> None:
-        """Each broker alone, started anew, with one log to compact."""
+        """Each broker alone, restarted, with one log to compact."""
         for contender in self._contenders:
             contender.stop()
         plan = self._plan
@@ -158,7 +158,10 @@ class Bench:
             contender.stop()
 
     def replicate(self) -> None:
-        """Three brokers of each, both clusters up at once, measured in turn; at the end of each a leader is killed."""
+        """Three brokers of each kind, both clusters up at once, measured in turn.
+
+        At the end a leader is killed.
+        """
         for contender in self._contenders:
             contender.stop()
         for contender in self._contenders:
@@ -177,7 +180,7 @@ class Bench:
             contender.stop()
 
     def coordinate(self) -> None:
-        """Groups: both brokers up at once, measured in turn, a round before the others that is not counted."""
+        """Groups: both brokers up at once, measured in turn, after one warm-up round."""
         sizes = self._plan.group_sizes
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -204,7 +207,7 @@ class Bench:
             self._keep(table.GROUPS, contender, "heartbeats", groups.heartbeat(contender.running, sizes))
 
     def transact(self) -> None:
-        """Exactly once: both brokers up at once, measured in turn, two rounds before the others that are not counted."""
+        """Exactly-once: both brokers up at once, measured in turn, after two warm-up rounds."""
         for contender in self._contenders:
             contender.stop()
         for contender in self._contenders:
@@ -232,7 +235,7 @@ class Bench:
             contender.stop()
 
     def _count_others(self, machine_ns: int, own_ns: int) -> None:
-        """What share of the cores went to processes that are not part of the benchmark (write-back included)."""
+        """The share of the cores that other processes used, including write-back."""
         brokers_ns = sum(measure.cpu_ns(*contender.running.pids) for contender in self._contenders)
         ours_ns = measure.own_busy_ns() - own_ns + brokers_ns
         available_ns = (time.monotonic() - self._begin) * 1e9 * (os.cpu_count() or 1)
@@ -245,7 +248,7 @@ class Bench:
             kept[figure].append(value)
 
     def _starts(self, mode: str) -> None:
-        """The first start of each is not counted: it reads programs and libraries from disk."""
+        """Start times. The first start of each is discarded: it reads programs and libraries from disk."""
         for number in range(self._plan.starts + 1):
             for contender in self._contenders:
                 seconds = contender.start(self._work_dir / f"{contender.name}-start-{number}", mode)
@@ -292,7 +295,7 @@ class Bench:
     def _round(
         self, contenders: list[Contender], mode: str, volumes: Volumes, label: str
     ) -> dict[str, Figures]:
-        """All workloads once: the bulk ones broker by broker, those on raw sockets in short turns."""
+        """All workloads once: bulk workloads broker by broker, raw-socket workloads in short turns."""
         figures: dict[str, Figures] = {contender.name: {} for contender in contenders}
 
         def keep(contender: Contender, found: Figures) -> None:

@@ -1,8 +1,9 @@
-"""Spark's own Kafka connector and ours, on one topic of one broker of ottla's: `make bench ARGS='--mode spark --no-growth'`.
+"""Spark's Kafka connector and ottla's, on the same topics of one ottla broker: `make bench ARGS='--mode spark
+--no-growth'`.
 
-Each side is one Spark driver (`bench.spark_driver`), started once and kept, that is told what to do; only one of them works at a time. Rounds
-take the sides in another order each time, so whatever the machine does meanwhile falls on all of them; goals take the median of the
-shares within a round. The first rounds warm the JVMs and do not count.
+Each side is a Spark driver (`bench.spark_driver`) that is started once and kept. Only one works at a time.
+The order of the sides changes in every round, so that other load affects all of them. Goals use the median of
+the ratios within a round. The first rounds warm up the JVMs and are discarded.
 """
 
 from __future__ import annotations
@@ -39,25 +40,26 @@ SIDES = (CONNECTOR, TUNED, OTTLA, LEAST_ONCE)
 PARTITIONS = 4
 VALUE_BYTES = 100
 CODECS = {"plain": "none", "lz4": "lz4"}
-#: Of the connector: for long reads, and for small micro-batches. At the end of a topic its consumers ask for offsets on a connection on which a
-#: fetch is waiting already, and wait with it for as long as the broker may hold that: half a second by default, on Apache Kafka as well.
+#: Settings of Spark's connector for long reads, and for small micro-batches. At the end of a topic its
+#: consumers request offsets on a connection with a waiting fetch, and wait for that fetch: 0.5 s by default,
+#: also with Apache Kafka.
 TUNING = {"kafka.max.partition.fetch.bytes": str(8 << 20), "kafka.max.poll.records": "10000"}
 SMALL_TUNING = {"kafka.fetch.max.wait.ms": "10"}
 #: Micro-batches of a stream that copies a topic.
 BATCHES = 4
-#: A part of this share is done before what is measured: Spark ends Python workers that were idle for a minute, as they are while others are measured.
+#: One part in this many of the work runs first: Spark stops Python workers that were idle for a minute.
 AWAKE = 10
-#: Messages that are sent together where the time to the output is taken, and how many of such there are before the first that counts.
+#: Messages per latency measurement, and the number of warm-up measurements.
 SMALL_BATCH = 10
 LATENCY_WARM = 5
 SMALL_WORKS = ("latency", "source")
-#: What the sender waits in between, in ms, in turn: no multiple of what Spark itself waits.
+#: Pauses of the sender in ms, in turn: not multiples of Spark's own intervals.
 PAUSES_MS = (3, 17, 31, 44, 8, 23, 59)
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much of each kind a round does."""
+    """The amount of work of each kind per round."""
 
     read: int = 2_000_000
     written: int = 1_000_000
@@ -95,12 +97,12 @@ def verdicts(results: Results) -> list[Verdict]:
     return clients.verdicts(results, ROWS)
 
 
-#: One work of one side; it gives the figures.
+#: One workload of one side. It returns the figures.
 Work = Callable[[], Figures]
 
 
 class SideBySide:
-    """One run: a broker, two topics that are read again and again, fresh ones for all that is written."""
+    """One run: a broker, two topics that are read repeatedly, and new topics for all writes."""
 
     def __init__(self, work_dir: Path, sizes: Sizes) -> None:
         self.results: Results = {}
@@ -120,7 +122,7 @@ class SideBySide:
             broker.wait_ready()
             self._broker = broker
             self._admin = AdminClient({"bootstrap.servers": broker.address, **QUIET})
-            # It has no end but this, and complains of a broker that ends before it.
+            # It ends only here, and logs errors if the broker stops first.
             stack.callback(self.__dict__.pop, "_admin")
             self._start_drivers(stack)
             self._filled = {name: self._fill(codec, self._sizes.read) for name, codec in CODECS.items()}
@@ -131,15 +133,15 @@ class SideBySide:
                 warm = number < self._sizes.warm_rounds
                 label = "warm" if warm else f"round {number - self._sizes.warm_rounds + 1}/{rounds}"
                 for kind in works:
-                    # Small batches have their own that do not count.
+                    # Small batches have their own warm-up.
                     if warm and kind[0][1].__name__ in SMALL_WORKS:
                         continue
-                    # Nobody is always the first, nor always behind the same one.
+                    # Rotate the order, so that no side is always first or always after the same one.
                     turn = number % len(kind)
                     for side, work in kind[turn:] + kind[:turn]:
                         self._add(label, side, work(), counts=not warm)
 
-    # The drivers
+    # Drivers
 
     def _start_drivers(self, stack: ExitStack) -> None:
         try:
@@ -162,7 +164,9 @@ class SideBySide:
         return SparkProcess(program, given, self._directory / f"{name}.log")
 
     def _works(self) -> list[list[tuple[str, Work]]]:
-        """All that a round does, by kind: the sides of a kind follow each other, so that what is compared met the same machine."""
+        """The workloads of a round, by kind: the sides of one kind run one after another, under the same
+        conditions.
+        """
         sides = [side for side in SIDES if _driver_of(side) in self._drivers]
         read = [side for side in sides if side != LEAST_ONCE]
         write = [side for side in sides if side != TUNED]
@@ -174,7 +178,7 @@ class SideBySide:
             [(side, self._source_latency(side)) for side in read],
         ]
 
-    # The works
+    # Workloads
 
     def _reading(self, side: str, name: str) -> Work:
         driver = self._drivers[_driver_of(side)]
@@ -268,7 +272,9 @@ class SideBySide:
         return source
 
     def _through(self, source: str, target: str) -> Iterator[float]:
-        """Milliseconds from the sending of a few messages until the last is seen in the output, one a batch."""
+        """Milliseconds from sending a few messages until the last is visible in the output, one value per
+        batch.
+        """
         consumer = confluent_kafka.Consumer(
             {
                 "bootstrap.servers": self._broker.address,
@@ -302,14 +308,14 @@ class SideBySide:
         finally:
             consumer.close()
 
-    # What they need
+    # Preparation and checks
 
     def _source(self, topic: str, more: Mapping[str, str]) -> dict[str, str]:
         given = {"kafka.bootstrap.servers": self._broker.address, "subscribe": topic}
         return {**given, "startingOffsets": "earliest", **more}
 
     def _awake_end(self, topic: str) -> str:
-        """The offsets at which a part of a topic ends."""
+        """The offsets at the end of a part of a topic."""
         end = self._sizes.read // PARTITIONS // AWAKE
         return json.dumps({topic: {str(partition): end for partition in range(PARTITIONS)}})
 
@@ -333,7 +339,7 @@ class SideBySide:
         self._admin.delete_topics([name])[name].result(LIMIT_S)
 
     def _fill(self, codec: str, rows: int) -> str:
-        """A topic with the rows that are read; its values are such as people have, so that lz4 has its work."""
+        """Create a topic to read. Its values are realistic, so that lz4 has to work."""
         with ExitStack() as kept:
             topic = kept.enter_context(self._topic(f"filled-{codec}"))
             kept.pop_all()
@@ -365,7 +371,7 @@ class SideBySide:
         return topic
 
     def _check(self) -> None:
-        """Before anything is measured: both sides see every row of what is read."""
+        """Before the measurement: check that both sides read every row."""
         rows = self._sizes.read
         each = rows // PARTITIONS
         wanted = [rows, rows * VALUE_BYTES, PARTITIONS * (each * (each - 1) // 2)]
@@ -376,7 +382,7 @@ class SideBySide:
                     raise WorkloadFailed(f"{side} reads {found} from {topic}, there are {wanted}")
 
     def _expect(self, driver: SparkProcess, topic: str, rows: int) -> None:
-        """What was said to be written is there, as a reader of committed data sees it."""
+        """Check that all written rows are visible to a read_committed consumer."""
         options = self._source(topic, {"kafka.isolation.level": "read_committed"})
         found = driver.ask("check", options=options)[0]
         if found != rows:
@@ -387,7 +393,7 @@ class SideBySide:
         cost = Cost()
         before = measure.cpu_ns_each(driver.pid)
         yield cost
-        # A worker that has ended meanwhile was idle for a minute before.
+        # A worker that ended meanwhile had been idle for a minute.
         after = measure.cpu_ns_each(driver.pid)
         cost.cpu_ns = sum(used - before.get(pid, 0) for pid, used in after.items())
 
@@ -406,7 +412,7 @@ class SideBySide:
 
 @dataclass(slots=True)
 class Cost:
-    """What one action took: by the driver's own clock, and of CPU, its Java and Python workers included."""
+    """The cost of one action: the driver's wall time, and the CPU of Java and the Python workers."""
 
     wall_s: float = 0.0
     cpu_ns: int = 0
@@ -416,7 +422,7 @@ class Cost:
 
 
 def our_environment() -> dict[str, str]:
-    """As this process', which has the package, with nothing of the connector."""
+    """The environment of this process, without the connector."""
     kept = {name: value for name, value in os.environ.items() if name != "SPARK_HOME"}
     from ottla.spark.java import find_java
 
@@ -440,7 +446,10 @@ def _send(producer: confluent_kafka.Producer, topic: str, number: int) -> None:
 def describe(sizes: Sizes, rounds: int, where: Mapping[str, object], versions: Mapping[str, str]) -> str:
     sides = ", ".join(f"{side} on Spark {version}" for side, version in versions.items())
     return (
-        f"{where['cpus']} CPUs ({where['cpu_model']}), Python {where['python']}; {sides}, local[2], on the same machine as the broker; "
-        f"values of {VALUE_BYTES} bytes, {PARTITIONS} partitions; medians of {rounds} alternating rounds after {sizes.warm_rounds} that do not count, each "
-        f"{sizes.read:,} rows read and copied, {sizes.written:,} written, {sizes.small_batches} small micro-batches."
+        f"{where['cpus']} CPUs ({where['cpu_model']}), Python {where['python']}; {sides}, local[2], on the "
+        "same machine as the broker; "
+        f"values of {VALUE_BYTES} bytes, {PARTITIONS} partitions; medians of {rounds} alternating rounds "
+        f"after {sizes.warm_rounds} that do not count, each "
+        f"{sizes.read:,} rows read and copied, {sizes.written:,} written, {sizes.small_batches} small "
+        "micro-batches."
     )

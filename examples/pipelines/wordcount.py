@@ -1,10 +1,11 @@
-"""Words of lines, counted: the word count of Kafka Streams, with Spark's own state, exactly once from topic to topic.
+"""Word count, as in Kafka Streams, with Spark's state store: exactly once from topic to topic.
 
     python examples/pipelines/generate.py lines
     ottla pipeline run examples/pipelines/wordcount.py
     ottla consume counts --from-beginning --keys
 
-Each batch tells the new count of every word that came in it, as a changelog does; the topic's latest record of a word is its count.
+Each micro-batch writes the new count of every word in it, like a changelog. The latest record of a word is
+its count.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ pipeline.source("lines", topic="lines", value="string", group="wordcount")
 pipeline.sql("words", r"SELECT explode(split(lower(value), '\\W+')) AS word FROM lines")
 
 
-class Counting(StatefulProcessor):
-    """One number a word."""
+class WordCounter(StatefulProcessor):
+    """Keeps one count per word."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._count = handle.getValueState("count", "count BIGINT")
@@ -52,7 +53,7 @@ def counts(words: DataFrame) -> DataFrame:
         words.where(F.col("word") != "")
         .groupBy("word")
         .transformWithState(
-            statefulProcessor=Counting(),
+            statefulProcessor=WordCounter(),
             outputStructType="word STRING, count BIGINT",
             outputMode="Append",
             timeMode="None",

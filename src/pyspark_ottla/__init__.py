@@ -1,4 +1,4 @@
-"""Spark looks for modules of this kind of name and registers what they call `DefaultSource`: so `format("ottla")` needs no call."""
+"""Lets Spark find `format("ottla")`: Spark imports modules named `pyspark_*` and registers their `DefaultSource`."""
 
 from ottla.spark.data_source import OttlaDataSource as DefaultSource
 

@@ -1,4 +1,4 @@
-"""Python clients side by side: the arithmetic of their table, and one real round of every work in numbers that take no time."""
+"""Comparison of Python clients: the arithmetic of the table, and one small real round of every workload."""
 
 import asyncio
 from collections.abc import Iterator
@@ -95,7 +95,7 @@ def test_other_ways_to_read(broker: Process, way: str) -> None:
 def test_a_paced_message_arrives_after_it_was_sent(broker: Process) -> None:
     with Admin(broker.address) as admin:
         admin.create_topic("paced", 1, 1)
-    with clients.Running(job(broker, OTTLA, "listen", "paced")) as listening:
+    with clients.JobProcess(job(broker, OTTLA, "listen", "paced")) as listening:
         listening.wait_ready()
         asyncio.run(client_loads.pace(job(broker, OTTLA, "pace", "paced", rate_s=3000)))
         found = listening.figures()

@@ -1,4 +1,4 @@
-"""The members that coordinators are measured with, on a real broker, in numbers that take no time."""
+"""The members for coordinator measurements, on a real broker, in small numbers."""
 
 import socket
 import struct

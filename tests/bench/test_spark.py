@@ -1,4 +1,4 @@
-"""Spark's connector and ours side by side: how goals are judged, and what is said where one of them is not there."""
+"""Comparison with Spark's connector: how goals are judged, and the message if one side is missing."""
 
 import io
 from contextlib import redirect_stderr

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.broker_proxy import Proxy
-from tests.spark.topic_sink.killing import (
+from tests.spark.topic_sink.kills import (
     END_TXN,
     INIT_PRODUCER_ID,
     OFFSET_FETCH,

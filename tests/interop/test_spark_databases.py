@@ -141,8 +141,8 @@ def test_a_table_that_would_round_values_in_silence_is_refused(place: Any) -> No
     schema = "id bigint, price decimal(20,5), at timestamp_ntz"
     with pytest.raises(table_sinks.SchemaMismatch) as failed:
         people(place)(Rows(schema, []), 0)
-    assert "column price is" in str(failed.value) and "with 2 digits of a fraction" in str(failed.value)
-    assert "column at is" in str(failed.value) and "with 0 digits of a fraction" in str(failed.value)
+    assert "column price is" in str(failed.value) and "with 2 fractional digits" in str(failed.value)
+    assert "column at is" in str(failed.value) and "with 0 fractional digits" in str(failed.value)
     place.ask("DROP TABLE people")
     # What the sink makes itself fits, and is found to.
     for batch in range(2):

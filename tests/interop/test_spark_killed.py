@@ -92,7 +92,7 @@ def test_a_sink_over_spark_connect(ottla_address: str, topic_name: str, tmp_path
     with postgresql_server(tmp_path / "postgresql") as port:
         server = InPostgreSQL(port)
         said = over_connect(source, server.url, checkpoint)
-        assert "give it checkpoint=, the same path as checkpointLocation" in said, said
+        assert "set checkpoint= to the query's checkpointLocation" in said, said
         said = over_connect(source, server.url, checkpoint, str(checkpoint))
         assert "error: None" in said, said
         assert [row for (row,) in server.ask("SELECT id FROM people ORDER BY id")] == EXPECTED

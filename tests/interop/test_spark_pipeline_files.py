@@ -202,7 +202,7 @@ sinks:
         f"sinks.{name}" for name in ("kind", "columns", "gone", "key", "table", "files", "mode")
     }
     assert "subject 'json-value' is of type JSON, and AVRO is wanted" in found["sinks.kind"]
-    assert "column id is string, and the schema's field is bigint" in found["sinks.columns"]
+    assert "column id is string, but the schema's field is bigint" in found["sinks.columns"]
     assert "no field for column more: it has id, who" in found["sinks.columns"]
     assert "Subject 'nowhere' not found" in found["sinks.gone"]
     assert "there is no column idd: did you mean id?" in found["sinks.key"]

@@ -1,4 +1,4 @@
-"""What the tests of Spark share: a session for each process, and a broker."""
+"""Shared fixtures: one Spark session per process, and a broker."""
 
 from tests.running_broker import ottla_address, start_broker, topic_name
 from tests.running_spark import spark

@@ -26,7 +26,7 @@ def test_good_and_bad_rows_are_told_apart(decoded: DataFrame) -> None:
     good, bad = split(decoded)
     assert [row["offset"] for row in good.collect()] == [5] and "error" not in good.columns
     assert [row["offset"] for row in bad.collect()] == [6, 7]
-    with pytest.raises(OptionError, match="no text column 'error'"):
+    with pytest.raises(OptionError, match="no string column 'error'"):
         split(good)
 
 
@@ -73,7 +73,7 @@ def test_a_row_without_a_value_is_its_own_value(spark: SparkSession) -> None:
     [
         ({"topic": ""}, "name of a topic"),
         ({"servers": "nowhere"}, "nowhere"),
-        ({"options": {"acks": "all"}}, "must begin with kafka."),
+        ({"options": {"acks": "all"}}, "lacks the prefix kafka."),
         ({"options": {"kafka.ackss": "all"}}, "ackss"),
     ],
 )

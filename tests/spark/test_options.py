@@ -1,4 +1,4 @@
-"""Options: texts become values, mistakes are told before any data moves."""
+"""Options: strings become values, errors are raised before any data is read or written."""
 
 import pytest
 

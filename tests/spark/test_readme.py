@@ -1,4 +1,4 @@
-"""The README's stream runs as it stands."""
+"""The stream of the README runs as written."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Workers: what is loaded is out of the collector's sight, what tasks leave behind is not."""
+"""Workers: loaded modules are frozen, the garbage of tasks is collected."""
 
 import gc
 import sys
@@ -27,22 +27,22 @@ def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_what_is_loaded_is_spared_once() -> None:
-    worker.spare_loaded()
+    worker.freeze_loaded_modules()
     frozen = gc.get_freeze_count()
     assert frozen > 10_000
     kept = [Node() for _ in range(1000)]
-    worker.spare_loaded()
+    worker.freeze_loaded_modules()
     assert gc.get_freeze_count() <= frozen
     del kept
 
 
 def test_a_task_that_loads_much_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    worker.spare_loaded()
+    worker.freeze_loaded_modules()
     kept = [Node() for _ in range(1000)]
     assert tracked(kept) == len(kept)
     for number in range(worker._MODULES_NEW):
         monkeypatch.setitem(sys.modules, f"loaded_{number}", types.ModuleType(f"loaded_{number}"))
-    worker.spare_loaded()
+    worker.freeze_loaded_modules()
     assert tracked(kept) == 0
 
 
@@ -54,7 +54,7 @@ def tracked(objects: list[Node]) -> int:
 
 def test_garbage_is_collected_before_and_after() -> None:
     before = weakref.ref(Node())
-    worker.spare_loaded()
+    worker.freeze_loaded_modules()
     assert before() is None
     after = weakref.ref(Node())
     gc.collect()

@@ -34,7 +34,7 @@ from ottla.cli.progress import ProgressLine
 from ottla.cli.with_spark import log_path, spark_for
 
 if TYPE_CHECKING:
-    from ottla.spark.pipeline.loader import Loaded
+    from ottla.spark.pipeline.loader import LoadedPipeline
     from ottla.spark.pipeline.model import Plan, Problem
 
 app = typer.Typer(
@@ -148,7 +148,7 @@ def _whole(plans: Sequence[Plan]) -> Plan:
     """The plan that Spark starts with: the first pipeline, with the Spark start settings of all."""
     if len(plans) == 1:
         return plans[0]
-    from ottla.spark.pipeline.together import at_start, clashes
+    from ottla.spark.pipeline.shared_spark import at_start, clashes
 
     if found := clashes(plans):
         raise usage_error("\n".join(found))
@@ -210,7 +210,7 @@ def _code(problems: Iterable[Problem]) -> int:
     return FAILED if all(each.is_outage for each in problems) else USAGE
 
 
-def _deep_problems(loaded: Loaded, master: str | None, remote: str | None) -> list[Any]:
+def _deep_problems(loaded: LoadedPipeline, master: str | None, remote: str | None) -> list[Any]:
     from ottla.spark.pipeline.plan_check import analyse, check_topics
 
     problems = check_topics(loaded.plan)
@@ -347,13 +347,13 @@ def status(file: File, settings: Set = None, as_json: AsJson = False) -> None:
 # --- shared by the commands ---------------------------------------------------------------------------------
 
 
-def _load(file: Path, settings: list[str] | None, *, complain: bool = True) -> Loaded:
+def _load(file: Path, settings: list[str] | None, *, complain: bool = True) -> LoadedPipeline:
     return _load_together([file], settings, complain=complain)[0]
 
 
 def _load_together(
     files: Sequence[Path], settings: list[str] | None, *, complain: bool = True
-) -> list[Loaded]:
+) -> list[LoadedPipeline]:
     from ottla.spark.pipeline.loader import load_together
     from ottla.spark.pipeline.model import PipelineError
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.cli.outcome import FAILED, USAGE, CommandError, Stop, print_json, show, usage_error
 from ottla.cli.progress import ProgressLine
-from ottla.spark.pipeline.causes import cause_of, is_the_files
-from ottla.spark.pipeline.loader import Loaded
+from ottla.spark.pipeline.causes import cause_of, is_file_fault
+from ottla.spark.pipeline.loader import LoadedPipeline
 from ottla.spark.pipeline.model import Plan
 from ottla.spark.pipeline.progress import brief, one_line
-from ottla.spark.pipeline.runner import Run, StepFailed, Watched, ship, stop_together
-from ottla.spark.pipeline.together import session_for
+from ottla.spark.pipeline.runner import Run, StepFailed, WatchedQuery, ship, stop_together
+from ottla.spark.pipeline.shared_spark import session_for
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,7 +26,12 @@ POLL_S = 0.1
 
 
 def started(
-    spark: SparkSession, loaded: Sequence[Loaded], py_files: Iterable[str], *, once: bool, remote: bool
+    spark: SparkSession,
+    loaded: Sequence[LoadedPipeline],
+    py_files: Iterable[str],
+    *,
+    once: bool,
+    remote: bool,
 ) -> list[Run]:
     """Start a run per pipeline, with a session each if there are several. If one fails, stop the others."""
     runs: list[Run] = []
@@ -49,10 +54,10 @@ def started(
 def _not_started(plan: Plan, failed: StepFailed) -> CommandError:
     """The error of a start: a usage error if the file is wrong, a failure if a service is down."""
     said = f"{plan.file}: {failed.place}: {cause_of(str(failed.error))}"
-    return CommandError(said, USAGE if is_the_files(failed.error) else FAILED)
+    return CommandError(said, USAGE if is_file_fault(failed.error) else FAILED)
 
 
-def _session(spark: SparkSession, loaded: Loaded) -> SparkSession:
+def _session(spark: SparkSession, loaded: LoadedPipeline) -> SparkSession:
     try:
         return session_for(spark, loaded.plan)
     except Exception as error:
@@ -70,7 +75,7 @@ class Runs:
         return query if len(self._runs) == 1 else f"{run.plan.name}/{query}"
 
     @property
-    def queries(self) -> dict[str, Watched]:
+    def queries(self) -> dict[str, WatchedQuery]:
         return {self._name(run, name): watched for run in self._runs for name, watched in run.queries.items()}
 
     def watch(self, stop: Stop, line: ProgressLine) -> None:
@@ -124,7 +129,7 @@ class Runs:
         )
 
 
-def _ended(watched: Watched) -> dict[str, Any]:
+def _ended(watched: WatchedQuery) -> dict[str, Any]:
     return {
         "state": watched.state,
         "rows": watched.rows,

@@ -1,9 +1,13 @@
-"""Topics in Spark: the format "ottla" as source and sink, tables, and pipelines.
+"""Spark integration: the format "ottla" as source and sink, table sinks, and pipelines.
 
-    spark.readStream.format("ottla").option("kafka.bootstrap.servers", "127.0.0.1:9092").option("subscribe", "orders")
+    spark.readStream.format("ottla")
+    .option("kafka.bootstrap.servers", "127.0.0.1:9092")
+    .option("subscribe", "orders")
+    .load()
 
-The format registers itself through the module `pyspark_ottla`; `register(spark)` does it by hand where Spark was started before ottla was
-installed, or over Spark Connect. Everything here runs in drivers and in Python workers, and talks to brokers only through `ottla.client`.
+Spark registers the format through the module `pyspark_ottla`. Call `register(spark)` over Spark Connect, or
+if Spark was started before ottla was installed. This package runs in drivers and Python workers. It talks to
+brokers only through `ottla.client`.
 """
 
 from __future__ import annotations
@@ -15,7 +19,16 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("ottla")` known to this session."""
+    """Register `format("ottla")` with a session.
+
+    Needed over Spark Connect, and in a session that was started before ottla was installed.
+
+    Args:
+        spark: The session that will read or write topics.
+
+    Example:
+        >>> ottla.spark.register(spark)
+    """
     from ottla.spark.data_source import OttlaDataSource
 
     spark.dataSource.register(OttlaDataSource)

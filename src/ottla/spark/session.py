@@ -1,4 +1,4 @@
-"""A Spark session as pipelines, tests and the demo want it: local unless told otherwise, on loopback, quiet, quick to start."""
+"""Creates Spark sessions for pipelines, tests and the demo: local by default, on loopback, quiet."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from ottla.spark.java import find_java
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: What a session of ours has, wherever it runs; a caller's own values go before these.
+#: Settings of every session. The caller's values override them.
 DEFAULTS = {
-    # Without it a source in Python reads what a filter would leave out.
+    # Otherwise a Python source reads rows that a filter would exclude.
     "spark.sql.python.filterPushdown.enabled": "true",
-    # How long a query that is stopped is waited for: a Python function in the middle of a batch hears of no interrupt, and Spark would wait for ever.
+    # Spark waits this long for a stopped query. A Python function that ignores the interrupt would hang it.
     "spark.sql.streaming.stopTimeout": "10s",
 }
-#: What it has besides when Spark runs in this process' own machine.
+#: Additional settings when Spark runs on this machine.
 LOCAL = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # One task a core; the 200 of a cluster would only wait for each other.
+    # One task per core. Spark's default of 200 suits a cluster.
     "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
 }
 
@@ -38,7 +38,9 @@ def spark_session(
     config: Mapping[str, str] | None = None,
     log_level: str = "ERROR",
 ) -> SparkSession:
-    """A new session, or the one there is. `master` as for spark-submit, `remote` as `sc://HOST`; with neither it is local."""
+    """Return the active session, or create one: `master` as for spark-submit, `remote` as `sc://HOST`, else
+    local.
+    """
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName(name)
@@ -50,9 +52,9 @@ def spark_session(
     if remote is not None:
         builder = builder.remote(remote)
     else:
-        # Workers run the Python that this is, not the first one on the PATH.
+        # Workers run this Python, not the first one on the PATH.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        # spark-submit, where it has started this process, has said already where Spark runs.
+        # If spark-submit started this process, it has already set the master.
         if master is not None or "PYSPARK_GATEWAY_PORT" not in os.environ:
             builder = builder.master(master or "local[*]")
             if master is None or master.startswith("local"):

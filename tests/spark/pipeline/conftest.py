@@ -1,5 +1,5 @@
-"""What the tests of pipelines share."""
+"""Shared fixtures of the pipeline tests."""
 
-from tests.spark.pipeline.calling import call
+from tests.spark.pipeline.command import call
 
 __all__ = ["call"]

@@ -1,4 +1,4 @@
-"""The examples of pipelines, and what must come out of them: computed here without Spark."""
+"""The example pipelines and their expected output, computed without Spark."""
 
 import importlib.util
 import itertools

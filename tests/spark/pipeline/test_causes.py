@@ -1,9 +1,9 @@
 import pytest
 
 from ottla.client.errors import BrokerUnreachable
-from ottla.spark.pipeline.causes import cause_of, is_the_files
+from ottla.spark.pipeline.causes import cause_of, is_file_fault
 from ottla.spark.table_sinks import SinkError
-from ottla.spark.values.faults import RegistryError
+from ottla.spark.values.errors import RegistryError
 
 QUERY = "\n=== Streaming Query ===\nIdentifier: r.o [id = ed53110e]\nCurrent Committed Offsets: {}\n\nLogical Plan:\n+- x\n"
 IN_A_WORKER = """\
@@ -82,7 +82,7 @@ def named(name: str, *bases: type[Exception]) -> type[Exception]:
         (ValueError("x"), True),
         (TypeError("x"), True),
         (KeyError("x"), True),
-        (SinkError("a database is given as …"), True),
+        (SinkError("a database URL cannot start with …"), True),
         (named("AnalysisException")("no column x"), True),
         (named("ParseException", named("AnalysisException"))("no SQL"), True),
         (named("AnalysisException")("ottla.client.errors.BrokerUnreachable: no broker"), False),
@@ -93,4 +93,4 @@ def named(name: str, *bases: type[Exception]) -> type[Exception]:
     ],
 )
 def test_whose_fault_it_is(error: Exception, is_files: bool) -> None:
-    assert is_the_files(error) is is_files
+    assert is_file_fault(error) is is_files

@@ -1,4 +1,4 @@
-"""`ottla pipeline` as a shell calls it. One test starts Spark, in processes of their own, which are told to stop and go on."""
+"""`ottla pipeline` from a shell. One test starts Spark in separate processes, and stops and restarts it."""
 
 import contextlib
 import json
@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import ottla
-from tests.spark.pipeline.calling import Call
+from tests.spark.pipeline.command import Call
 
 PATIENCE_S = 110
 FILE = """\
@@ -48,7 +48,7 @@ def test_a_good_file_is_0_and_a_bad_one_2_with_every_problem(call: Call, file: P
     code, out, err = call("validate", file, *SET)
     assert code == 2 and out == ""
     assert f"{file}:4: triger: a pipeline has no field triger: did you mean trigger?" in err
-    assert f"{file}:10: sinks.out.from: shoutd is no source and no step: did you mean shouted?" in err
+    assert f"{file}:10: sinks.out.from: shoutd is neither a source nor a step: did you mean shouted?" in err
     code, out, _ = call("validate", file, *SET, "--json")
     assert code == 2 and [each["line"] for each in json.loads(out)["problems"]] == [4, 10]
     for command in ("run", "explain", "status"):
@@ -192,7 +192,7 @@ def test_it_runs_tells_of_itself_stops_cleanly_goes_on_and_fails_in_a_few_lines(
     monkeypatch.setattr("ottla.cli.pipeline.spark_for", lambda *_: contextlib.nullcontext(spark.newSession()))
     code, out, err = call("run", file, *given, "--once")
     assert code == 1, err
-    assert "out failed: the record at" in err and "no JSON of the schema: no json" in err
+    assert "out failed: the record at" in err and "not JSON of the schema: no json" in err
     assert len(err.splitlines()) < 12, err
     ids = sorted(each["id"] for each in copied(ottla_address, f"{topic_name}-out", 2700))
     # Batches before the bad one are there, none twice.

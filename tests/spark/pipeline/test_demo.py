@@ -1,4 +1,4 @@
-"""Parts of `ottla demo` with pipelines that need no process of their own; the whole of it runs in tests/interop."""
+"""Parts of `ottla demo` with pipelines that need no separate process. tests/interop runs all of it."""
 
 import importlib.util
 from typing import Any

@@ -1,4 +1,4 @@
-"""examples/pipelines on real brokers and a real Spark: all that is there is taken, and what comes out is checked to the last record."""
+"""examples/pipelines with a real broker and Spark: processes all records, and checks every output record."""
 
 import contextlib
 import json
@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 import ottla
 from ottla.spark.pipeline.loader import load
 from ottla.spark.pipeline.runner import Run, ship
-from ottla.spark.pipeline.together import session_for
+from ottla.spark.pipeline.shared_spark import session_for
 from tests.running_broker import RunningBroker
 from tests.spark.pipeline.examples import FOLDER, PATIENCE_S, generator, records, take_all
 

@@ -1,5 +1,5 @@
 from ottla.spark.pipeline import Pipeline
-from ottla.spark.pipeline.explain import as_json, hidden, tree
+from ottla.spark.pipeline.explain import as_json, tree, without_passwords
 from ottla.spark.pipeline.model import Plan
 
 
@@ -48,15 +48,16 @@ def test_as_json() -> None:
 
 
 def test_passwords_are_not_shown() -> None:
-    assert hidden("mysql://u:p@h/d") == "mysql://u:…@h/d"
-    assert hidden("sqlite:///a@b.db") == "sqlite:///a@b.db"
-    assert hidden("postgresql://h/db?user=u&password=pw") == "postgresql://h/db?user=u&password=…"
-    assert hidden("postgresql://u:a?b@h/db") == "postgresql://u:…@h/db"
+    assert without_passwords("mysql://u:p@h/d") == "mysql://u:…@h/d"
+    assert without_passwords("sqlite:///a@b.db") == "sqlite:///a@b.db"
+    assert without_passwords("postgresql://h/db?user=u&password=pw") == "postgresql://h/db?user=u&password=…"
+    assert without_passwords("postgresql://u:a?b@h/db") == "postgresql://u:…@h/db"
     assert (
-        hidden("mysql://u:p@h/d?sslPassword=x&a=b;Pwd=z#end") == "mysql://u:…@h/d?sslPassword=…&a=b;Pwd=…#end"
+        without_passwords("mysql://u:p@h/d?sslPassword=x&a=b;Pwd=z#end")
+        == "mysql://u:…@h/d?sslPassword=…&a=b;Pwd=…#end"
     )
-    assert hidden("s3a://id:secret@bucket/x") == "s3a://id:…@bucket/x"
-    assert hidden("./checkpoints/a") == "./checkpoints/a"
+    assert without_passwords("s3a://id:secret@bucket/x") == "s3a://id:…@bucket/x"
+    assert without_passwords("./checkpoints/a") == "./checkpoints/a"
 
 
 def test_nothing_that_is_shown_has_a_secret() -> None:

@@ -1,4 +1,4 @@
-"""docs/pipelines.md: its pipeline runs as it stands, in YAML and Python, and its tables are those that files are read by."""
+"""docs/pipelines.md: its pipeline runs in YAML and Python, and its tables are those of the code."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""What is looked at before a query starts, and what rows a sink is given. Only one test runs a job of Spark's; none needs a broker."""
+"""Checks before a query starts, and the rows of a sink. Only one test runs a Spark job; none needs a broker."""
 
 import json
 from pathlib import Path
@@ -82,10 +82,10 @@ def test_a_schema_is_held_against_value_and_columns_and_registered_by_nobody_who
         found = {each.place: each.message for each in problems}
         # A registry that does not have the subject has answered.
         assert [each.place for each in problems if each.is_outage] == ["sinks.auth"]
-        assert "subject 'json-value' is of type JSON, and AVRO is wanted" in found.pop("sinks.kind")
+        assert "subject 'json-value' is of type JSON, not AVRO: change schema_type" in found.pop("sinks.kind")
         assert "Subject 'nowhere' not found" in found.pop("sinks.gone")
         assert "status 401" in found.pop("sinks.auth")
-        said = "the rows do not fit the schema of order-value: column id is string, and the schema's field is bigint"
+        said = "the rows do not fit the schema of order-value: column id is string, but the schema's field is bigint"
         assert found.pop("sinks.columns") == said
         assert found == {} and set(registry.subjects) == {"json-value", "order-value"}
 
@@ -126,7 +126,7 @@ def test_a_row_of_nulls_is_a_row_and_a_tombstone_only_if_asked(session: SparkSes
         assert table is not None
         made[name] = _table_sink(plan, plan.sinks[name], table, rows)
     assert not made["kept"].tombstones and made["gone"].tombstones
-    assert [each.name for each in made["gone"].check(rows.schema).telling] == ["name", "age"]
+    assert [each.name for each in made["gone"].check(rows.schema).tombstone_columns] == ["name", "age"]
     files: Any = _parquet_sink(plan, plan.sinks["files"], plan.sinks["files"].parquet or "", rows)
     assert not files.tombstones
 

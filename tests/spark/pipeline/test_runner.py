@@ -1,4 +1,4 @@
-"""Pipelines on a real Spark: how they run, fail, stop and go on."""
+"""Pipelines on a real Spark: run, failure, stop and restart."""
 
 import json
 import threading
@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import ottla
 from ottla.spark.pipeline import Pipeline
-from ottla.spark.pipeline.causes import cause_of, is_the_files
+from ottla.spark.pipeline.causes import cause_of, is_file_fault
 from ottla.spark.pipeline.plan_check import analyse, check_topics
 from ottla.spark.pipeline.queries import StepFailed
 from ottla.spark.pipeline.runner import Run
@@ -183,7 +183,7 @@ def test_values_that_cannot_be_decoded_fail_the_batch_or_go_to_the_dead_letters(
 
     failed = run("a").failed["out"]
     assert (
-        f"the record at {topic_name}-0 offset 1 cannot be decoded: no JSON of the schema: no json" in failed
+        f"the record at {topic_name}-0 offset 1 cannot be decoded: not JSON of the schema: no json" in failed
     )
     ran = run("b", dead_letters=dead)
     assert not ran.failed, ran.failed
@@ -215,7 +215,7 @@ def test_a_broker_that_is_not_there_is_an_outage(tmp_path: Path) -> None:
     assert problem.place == "sources.rows.topic" and problem.is_outage
     with pytest.raises(StepFailed) as failed:
         Run(cast("SparkSession", None), pipeline.plan("p.py")).start()
-    assert not is_the_files(failed.value.error)
+    assert not is_file_fault(failed.value.error)
     known = read_status(pipeline.plan("p.py")) or {}
     assert known["state"] == "failed" and known["cause"] == f"sources.rows.topic: {problem.message}"
 
@@ -241,4 +241,4 @@ def test_topics_that_are_not_there_are_found(ottla_address: str, topic_name: str
         StepFailed, match=rf"{topic_name}-gone at(.|\n)*sinks\.out\.topic: there is no topic"
     ) as failed:
         Run(cast("SparkSession", None), pipeline.plan("p.py")).start()
-    assert is_the_files(failed.value.error)
+    assert is_file_fault(failed.value.error)

@@ -1,4 +1,4 @@
-"""Readers without Spark around them: planning and reading are called as Spark's workers call them, on a real broker."""
+"""Readers without Spark: planning and reading are called as Spark's workers call them, on a real broker."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

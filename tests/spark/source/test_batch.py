@@ -1,4 +1,4 @@
-"""`spark.read.format("ottla")`, whole: rows, filters, and mistakes told where the user stands."""
+"""`spark.read.format("ottla")` end to end: rows, filters, and errors shown to the user."""
 
 from collections.abc import Callable
 
@@ -76,5 +76,5 @@ def test_mistakes_are_told_in_words(spark: SparkSession, ottla_address: str, top
     with pytest.raises(AnalysisException, match="there is no topic no-such-topic"):
         reading(spark, ottla_address, subscribe="no-such-topic").collect()
     options = spark_options(ottla_address, subscribe=topic_name)
-    with pytest.raises(AnalysisException, match=r"struct<value:string> is not that of this source"):
+    with pytest.raises(AnalysisException, match=r"struct<value:string> is not the schema of this source"):
         spark.read.format("ottla").options(**options).schema("value string").load().collect()

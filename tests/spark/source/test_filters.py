@@ -1,4 +1,4 @@
-"""What filters leave to read, and which of them Spark has to apply itself."""
+"""Pushed-down filters, and the filters that Spark must apply itself."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""Offsets in JSON, and places that become offsets by what brokers answer."""
+"""Offsets in JSON, and places resolved by the brokers' answers."""
 
 import json
 
@@ -42,8 +42,8 @@ def test_partitions_stand_in_the_order_of_numbers() -> None:
     ("text", "words"),
     [
         ("soon", "earliest, latest or JSON"),
-        ('{"t":', "no JSON"),
-        ("{'t':{}}", "no JSON"),
+        ('{"t":', "not JSON"),
+        ("{'t':{}}", "not JSON"),
         ('{"t":5}', "JSON like"),
         ('{"t":{"x":5}}', "partition 'x' of topic t"),
         ('{"t":{"0":"5"}}', "'5' for t partition 0"),

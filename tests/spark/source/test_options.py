@@ -1,4 +1,4 @@
-"""Mistakes in options are told in words; the table in the docs is the table of the code."""
+"""Invalid options are rejected with a reason; the table in the docs is that of the code."""
 
 from pathlib import Path
 
@@ -47,7 +47,7 @@ DOCS = Path(__file__).parents[3] / "docs" / "spark-source.md"
         (
             "stream",
             {"subscribe": "a", "minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"},
-            "must not be above maxOffsetsPerTrigger",
+            "is above maxOffsetsPerTrigger",
         ),
         ("batch", {"subscribe": "a", "startingOffsets": "latest"}, "is for streams"),
         ("batch", {"subscribe": "a", "endingOffsets": "earliest"}, "nothing to read"),
@@ -60,17 +60,17 @@ DOCS = Path(__file__).parents[3] / "docs" / "spark-source.md"
                 "startingOffsets": '{"a":{"0":1,"1":7}}',
                 "endingOffsets": '{"a":{"0":1,"1":6}}',
             },
-            r"endingOffsets \(6\) lies before startingOffsets \(7\) for a-1",
+            r"endingOffsets \(6\) is before startingOffsets \(7\) for a-1",
         ),
         (
             "batch",
             {"subscribe": "a", "startingTimestamp": "9", "endingTimestamp": "8"},
-            r"endingTimestamp \(8\) lies before startingTimestamp \(9\)",
+            r"endingTimestamp \(8\) is before startingTimestamp \(9\)",
         ),
         (
             "batch",
             {"subscribe": "a", "startingTimestamp": "9", "endingOffsetsByTimestamp": '{"a":{"0":8}}'},
-            r"endingOffsetsByTimestamp \(8\) lies before startingTimestamp \(9\) for a-0",
+            r"endingOffsetsByTimestamp \(8\) is before startingTimestamp \(9\) for a-0",
         ),
     ],
 )
@@ -141,9 +141,11 @@ def test_times_go_before_offsets() -> None:
 def test_a_schema_of_ones_own_must_be_the_sources() -> None:
     check_schema(source_schema(ADDRESS | {"subscribe": "a"}), include_headers=False)
     assert source_schema(ADDRESS | {"subscribe": "a", "includeHeaders": "true"}).names[-1] == "headers"
-    with pytest.raises(OptionError, match=r"struct<value:string> is not that of this source: leave \.schema"):
+    with pytest.raises(
+        OptionError, match=r"struct<value:string> is not the schema of this source: leave \.schema"
+    ):
         check_schema(StructType().add("value", "string"), include_headers=False)
-    with pytest.raises(OptionError, match="headers come with the option includeHeaders"):
+    with pytest.raises(OptionError, match="set the option includeHeaders=true for headers"):
         check_schema(columns(include_headers=True), include_headers=False)
 
 

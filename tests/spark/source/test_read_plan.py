@@ -1,4 +1,4 @@
-"""Ranges are split, limited and held against the logs without a broker."""
+"""Ranges are split, limited and compared with the logs, without a broker."""
 
 import pytest
 from hypothesis import given
@@ -94,8 +94,8 @@ def test_losses_are_told_in_words() -> None:
     found, losses = ranges_of({T0: 5, T1: 0}, {T0: 50, T1: 9}, {T0: Log(20, 60)})
     assert found == [Range(T0, 20, 50)]
     assert [str(loss) for loss in losses] == [
-        "topic t partition 0: offsets 5 to 19 are gone (15 records at most): the log begins at 20 now",
-        "topic t partition 1: offsets 0 to 8 are gone (9 records at most): the partition was deleted",
+        "topic t partition 0: offsets 5 to 19 are lost (at most 15 records): the log starts at 20",
+        "topic t partition 1: offsets 0 to 8 are lost (at most 9 records): the partition was deleted",
     ]
     assert "failOnDataLoss=false" in str(lost(losses))
     many = [Loss(T0, 0, None, "the partition was deleted")] * 30
@@ -105,10 +105,10 @@ def test_losses_are_told_in_words() -> None:
 @pytest.mark.parametrize(
     ("starts", "ends", "log", "words"),
     [
-        ({T0: 70}, {T0: 70}, Log(0, 60), "offsets 60 to 69 are gone .* the log ends at 60"),
-        ({T0: 50}, {T0: 70}, Log(0, 60), "offsets 60 to 69 are gone .* the log ends at 60"),
-        ({T0: 50}, {T0: 40}, Log(0, 40), "offsets 40 to 49 are gone .* made anew or cut off"),
-        ({}, {T0: 40}, Log(10, 40), r"offsets 0 to 9 are gone .* \(the partition is new\)"),
+        ({T0: 70}, {T0: 70}, Log(0, 60), "offsets 60 to 69 are lost .* the log ends at 60"),
+        ({T0: 50}, {T0: 70}, Log(0, 60), "offsets 60 to 69 are lost .* the log ends at 60"),
+        ({T0: 50}, {T0: 40}, Log(0, 40), "offsets 40 to 49 are lost .* re-created or truncated"),
+        ({}, {T0: 40}, Log(10, 40), r"offsets 0 to 9 are lost .* \(the partition is new\)"),
     ],
 )
 def test_a_log_that_ends_early_or_begins_late(

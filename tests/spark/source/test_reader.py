@@ -1,4 +1,4 @@
-"""What tasks read: every codec, transactions, gaps, losses, brokers that go away. On real brokers, without Spark."""
+"""Reads of tasks: every codec, transactions, gaps, losses, lost brokers. On real brokers, without Spark."""
 
 import threading
 import time
@@ -20,7 +20,7 @@ from ottla.spark.source.batch import arrow_schema
 from ottla.spark.source.read_plan import DataLost
 from ottla.spark.source.reader import NoProgress
 from ottla.spark.source.schema import source_schema
-from ottla.spark.source.survey import Survey
+from ottla.spark.source.topic_admin import TopicAdmin
 from tests.broker_proxy import FETCH, Proxy
 from tests.running_broker import RunningBroker
 from tests.spark.source.conftest import batch_reader, rows_of, values_of
@@ -170,16 +170,16 @@ def test_a_topic_that_grows_and_is_trimmed_meanwhile_loses_nothing(
 ) -> None:
     admin.create_topic(topic_name, 1)
     send(topic_name, b"x", b"x")
-    asking = Survey.offsets
+    asking = TopicAdmin.offsets
 
-    def trimmed(survey: Survey, times: Any) -> Any:
+    def trimmed(topic_admin: TopicAdmin, times: Any) -> Any:
         send(topic_name, b"x", b"x")
-        answers = asking(survey, times)
-        begin = asking(survey, dict.fromkeys(times, EARLIEST))
+        answers = asking(topic_admin, times)
+        begin = asking(topic_admin, dict.fromkeys(times, EARLIEST))
         admin.delete_records({tp: offset + 1 for tp, offset in begin.items()})
         return answers
 
-    monkeypatch.setattr(Survey, "offsets", trimmed)
+    monkeypatch.setattr(TopicAdmin, "offsets", trimmed)
     given = {name: str(value).replace("TOPIC", topic_name) for name, value in options.items()}
     batch_reader(ottla_address, subscribe=topic_name, **given).partitions()
 
@@ -239,7 +239,7 @@ def test_records_that_go_between_planning_and_reading(
     # A consumer that has read it before, and one that never has.
     assert values_of(lax, parts) == []
     with pytest.raises(
-        DataLost, match=r"offsets 0 to 9 are gone \(10 records at most\): the partition was deleted"
+        DataLost, match=r"offsets 0 to 9 are lost \(at most 10 records\): the partition was deleted"
     ):
         values_of(batch_reader(ottla_address, subscribe=topic_name, kafka__client__id="new"), parts)
 
@@ -294,7 +294,7 @@ def test_a_read_without_progress_ends_in_words(
         parts = reader.partitions()
         proxy.hold(FETCH)
         with pytest.raises(
-            NoProgress, match=rf"topic {topic_name} partition 0: nothing came at offset 0 for 0\.[34]"
+            NoProgress, match=rf"topic {topic_name} partition 0: no records at offset 0 for 0\.[34]"
         ):
             values_of(reader, parts)
         proxy.release(FETCH)

@@ -1,4 +1,4 @@
-"""TLS and SASL by options of the source."""
+"""TLS and SASL by source options."""
 
 import ssl
 from pathlib import Path

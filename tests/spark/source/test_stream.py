@@ -1,4 +1,4 @@
-"""`spark.readStream.format("ottla")`, whole: micro-batches, restarts, progress, the group, an expired checkpoint."""
+"""`spark.readStream.format("ottla")` end to end: micro-batches, restarts, progress, group, expired checkpoint."""
 
 import json
 from collections.abc import Callable
@@ -77,6 +77,6 @@ def test_a_stream_ends_begins_again_and_reads_everything_once(
     query = started(spark, ottla_address, tmp_path, batches, {"availableNow": True}, **options)
     with pytest.raises(
         StreamingQueryException,
-        match=rf"topic {topic_name} partition 0: offsets 4 to 5 are gone \(2 records at most\): the log begins at 6",
+        match=rf"topic {topic_name} partition 0: offsets 4 to 5 are lost \(at most 2 records\): the log starts at 6",
     ):
         query.awaitTermination(TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""Queries whose driver is killed at each of four points of a commit, one driver after another, and that then end in peace."""
+"""Queries whose driver is killed at each of four points of a commit, and that then finish."""
 
 import contextlib
 import json

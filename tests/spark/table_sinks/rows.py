@@ -1,4 +1,4 @@
-"""A batch as a sink sees it, without a Spark: partitions of rows, run by tasks that can be made to run twice."""
+"""A batch without Spark: partitions of rows, run by tasks that can be made to run twice."""
 
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace

@@ -216,7 +216,7 @@ def test_a_database_that_was_set_back_is_noticed(place: Any) -> None:
     sink = people(place)
     sink(Rows(PEOPLE, [(1, "a", 1)]), 0)
     with pytest.raises(
-        table_sinks.BatchRefused, match="the table has batch 0, and those between are missing"
+        table_sinks.BatchRefused, match="the table has batch 0, and the batches between are missing"
     ):
         sink(Rows(PEOPLE, [(1, "a", 2)]), 4)
 
@@ -262,7 +262,7 @@ def test_a_table_that_does_not_fit_is_refused_before_any_row_is_staged(place: An
         people(place)(rows, 0)
     said = str(failed.value)
     assert "no column age" in said and "column name is int" in said.lower()
-    assert "column must must have a value" in said and "its key is not (id)" in said
+    assert "column must is NOT NULL" in said and "its key is not (id)" in said
 
 
 def test_a_table_with_other_columns_that_may_be_left_out_fits(place: Any) -> None:

@@ -12,8 +12,8 @@ from ottla.spark.table_sinks.folders import (
     CHANGES,
     STATE,
     arriving_folder,
+    commit_folder,
     folder_of,
-    let_count,
     list_table,
     local_path,
     remove_leftovers,
@@ -37,7 +37,7 @@ def values(frame: DataFrame) -> dict[str, str]:
 
 def test_a_current_table_has_the_last_row_of_each_key(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "table")
-    with pytest.raises(table_sinks.SinkError, match="no batch has been written"):
+    with pytest.raises(table_sinks.SinkError, match="has no table"):
         table_sinks.read_table(spark, path)
     sink = table_sinks.parquet_table(path, key="key", sink_id="s", merge_every=2)
     sink(records(spark, ("a", "new", 5), ("a", "old", 1), ("b", "1", 2), ("c", "1", 3)), 0)
@@ -73,7 +73,7 @@ def test_a_batch_that_comes_again_is_passed_over_and_others_are_refused(
     )
     with pytest.raises(table_sinks.BatchRefused, match="another driver"):
         sink(records(spark, ("a", "1", 1)), 0)
-    with pytest.raises(table_sinks.BatchRefused, match="t-0 went to 2, now to 8"):
+    with pytest.raises(table_sinks.BatchRefused, match="t-0 ended at 2, now at 8"):
         sink(records(spark, ("a", "1", 7)), 1)
     with pytest.raises(table_sinks.BatchRefused, match="a table has one writer"):
         table_sinks.parquet_table(str(tmp_path), sink_id="other")(records(spark), 2)
@@ -93,10 +93,10 @@ def test_what_has_arrived_counts_only_by_its_name(tmp_path: Path) -> None:
         (arriving / "rows.parquet").write_text(expected)
         if expected == "first":
             assert list_table(tmp_path).last is None
-            let_count(arriving, folder_of(tmp_path, "ottla_batch=", 0), {"batch_id": 0})
+            commit_folder(arriving, folder_of(tmp_path, "ottla_batch=", 0), {"batch_id": 0})
         else:
-            with pytest.raises(table_sinks.BatchRefused, match="this one must end"):
-                let_count(arriving, folder_of(tmp_path, "ottla_batch=", 0), {"batch_id": 0})
+            with pytest.raises(table_sinks.BatchRefused, match="stop this one"):
+                commit_folder(arriving, folder_of(tmp_path, "ottla_batch=", 0), {"batch_id": 0})
     last = list_table(tmp_path).last
     assert last is not None and last.mark() == {"batch_id": 0}
     assert (last.path / "rows.parquet").read_text() == "first"
@@ -112,13 +112,13 @@ def test_what_another_driver_has_removed_does_not_come_to_count(
     def remove(path: Path, **_: Any) -> None:
         """Its driver comes just then: nothing may count of which a part is gone already."""
         removed.append(path)
-        with pytest.raises(table_sinks.BatchRefused, match="has been removed"):
-            let_count(arriving, folder, {})
+        with pytest.raises(table_sinks.BatchRefused, match="were removed"):
+            commit_folder(arriving, folder, {})
         # And a task of its makes the folder anew, as Spark's tasks do.
         arriving.mkdir(exist_ok=True)
         (arriving / "second.parquet").touch()
-        with pytest.raises(table_sinks.BatchRefused, match="has been removed"):
-            let_count(arriving, folder, {})
+        with pytest.raises(table_sinks.BatchRefused, match="were removed"):
+            commit_folder(arriving, folder, {})
 
     with monkeypatch.context() as patched:
         patched.setattr(shutil, "rmtree", remove)
@@ -137,7 +137,7 @@ def test_a_batch_is_refused_whose_files_another_driver_has_removed(
         remove_leftovers(tmp_path)
 
     sink = table_sinks.parquet_table(str(tmp_path), sink_id="s", offsets=lose)
-    with pytest.raises(table_sinks.BatchRefused, match="has been removed: another driver"):
+    with pytest.raises(table_sinks.BatchRefused, match="were removed, because another driver"):
         sink(records(spark, ("a", "1", 0)), 0)
     assert not list(tmp_path.iterdir())
 
@@ -166,7 +166,7 @@ def test_rows_alike_in_their_order_are_told_apart_and_a_repetition_finds_the_sam
     sink(alike, 0)
     assert [row["value"] for row in table_sinks.read_table(spark, without).collect()] == [19]
     given = {"t": {"0": 4}}
-    with pytest.raises(table_sinks.BatchRefused, match="t-0 went to 3, now to 4"):
+    with pytest.raises(table_sinks.BatchRefused, match="t-0 ended at 3, now at 4"):
         sink(alike, 0)
 
 
@@ -181,7 +181,7 @@ def test_a_state_is_marked_with_the_batch_that_it_reaches_to(
         first = list_table(tmp_path).changes[0]
         arriving = arriving_folder(tmp_path)
         shutil.copytree(first.path, arriving, dirs_exist_ok=True)
-        let_count(arriving, folder_of(tmp_path, CHANGES, 1), {**first.mark(), "batch_id": 1})
+        commit_folder(arriving, folder_of(tmp_path, CHANGES, 1), {**first.mark(), "batch_id": 1})
         write_state(*given)
 
     monkeypatch.setattr(slow, "_write_state", pause)
@@ -227,7 +227,7 @@ def test_where_a_path_leads(path: str, local: str | None) -> None:
     [
         ({"path": "s3://bucket/table"}, "atomic rename"),
         ({"merge_every": 0}, "merge_every"),
-        ({"delete_when": "gone"}, "give its key="),
+        ({"delete_when": "gone"}, "need key="),
     ],
 )
 def test_settings_of_no_sense(settings: dict[str, Any], says: str) -> None:

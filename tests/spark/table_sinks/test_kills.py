@@ -1,4 +1,4 @@
-"""Exactly once with the driver killed at four points of the commit: from a topic into SQLite, and into a table of files."""
+"""Exactly-once with the driver killed at four points of the commit: a topic into SQLite, and into Parquet."""
 
 import json
 import sqlite3

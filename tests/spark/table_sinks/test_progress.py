@@ -25,7 +25,9 @@ def test_a_checkpoint_that_was_used_with_another_table_is_refused() -> None:
     assert verdict(None, 41, None) is Verdict.RUN
 
 
-@pytest.mark.parametrize(("batch_id", "says"), [(40, "another driver"), (43, "those between are missing")])
+@pytest.mark.parametrize(
+    ("batch_id", "says"), [(40, "another driver"), (43, "the batches between are missing")]
+)
 def test_any_other_batch_is_refused(batch_id: int, says: str) -> None:
     with pytest.raises(BatchRefused, match=says):
         verdict(Progress(41, "q"), batch_id)
@@ -64,8 +66,8 @@ def test_a_repeated_batch_must_not_reach_further() -> None:
     for offsets in ({"t": {"0": 10, "1": 4}}, {"t": {"0": 9}}, {}, None, {"sources": [1]}):
         check_repeated(done, offsets, sink_id="sink", batch_id=3)
     for offsets, where in (
-        ({"t": {"0": 11}}, "t-0 went to 10, now to 11"),
-        ({"u": {"0": 1}}, "u-0 went to 0, now to 1"),
+        ({"t": {"0": 11}}, "t-0 ended at 10, now at 11"),
+        ({"u": {"0": 1}}, "u-0 ended at 0, now at 1"),
     ):
         with pytest.raises(BatchRefused, match=where):
             check_repeated(done, offsets, sink_id="sink", batch_id=3)

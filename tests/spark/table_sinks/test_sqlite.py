@@ -1,4 +1,4 @@
-"""The sinks' promises on SQLite, and what is SQLite's own."""
+"""The table sink guarantees on SQLite, and SQLite specifics."""
 
 import contextlib
 import sqlite3

@@ -1,4 +1,4 @@
-"""Tables of databases as sinks of queries of a real Spark. What they promise besides is in `table_behaviour.py`."""
+"""Database tables as sinks of a real Spark. Other guarantees are in `table_behaviour.py`."""
 
 import json
 import os

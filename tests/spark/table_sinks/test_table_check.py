@@ -1,8 +1,8 @@
-"""Whether a table that is there can take the rows, without a server. That catalogues are read rightly is shown in `make interop`."""
+"""Checks whether a table fits the rows, without a server. `make interop` tests the catalog queries."""
 
 import pytest
 
-from ottla.spark.table_sinks.database import Database, Found, database_of
+from ottla.spark.table_sinks.database import Database, TableColumn, database_of
 from ottla.spark.table_sinks.errors import SchemaMismatch, SinkError
 from ottla.spark.table_sinks.mysql import MySQL
 from ottla.spark.table_sinks.postgresql import _digits
@@ -15,7 +15,7 @@ POSTGRESQL, MYSQL, SQLITE = (
 )
 
 
-def check(database: Database, schema: str, *found: Found) -> None:
+def check(database: Database, schema: str, *found: TableColumn) -> None:
     check_table(database, "t", shape_of(schema_of(schema)), found, [])
 
 
@@ -40,13 +40,11 @@ def check(database: Database, schema: str, *found: Found) -> None:
 def test_a_column_that_would_round_in_silence_is_refused(
     database: Database, kind: str, declared: str, digits: int | None, fits: bool
 ) -> None:
-    found = Found("x", declared, True, digits)
+    found = TableColumn("x", declared, True, digits)
     if fits:
         check(database, f"x {kind}", found)
     else:
-        with pytest.raises(
-            SchemaMismatch, match=rf"column x is {declared} with {digits} digits of a fraction"
-        ):
+        with pytest.raises(SchemaMismatch, match=rf"column x is {declared} with {digits} fractional digits"):
             check(database, f"x {kind}", found)
 
 
@@ -65,7 +63,7 @@ def test_postgresql_keeps_what_is_in_brackets(declared: str, modifier: int, digi
 
 
 def test_a_name_is_told_from_another_as_the_database_does() -> None:
-    found = Found("Name", "text", True)
+    found = TableColumn("Name", "text", True)
     check(MYSQL, "name string", found)
     check(SQLITE, "name string", found)
     with pytest.raises(SchemaMismatch, match="no column name"):

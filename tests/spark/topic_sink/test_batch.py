@@ -7,7 +7,7 @@ from pyspark.sql import functions as f
 
 import ottla
 from ottla.records.partitioner import partition_for_key
-from tests.spark.topic_sink.reading import Read, read_topic
+from tests.spark.topic_sink.committed_records import Read, read_topic
 
 
 def test_rows_are_written_with_all_their_columns(
@@ -64,7 +64,7 @@ def test_tasks_write_by_themselves_where_at_least_once_will_do(
 @pytest.mark.parametrize(
     ("column", "options", "message"),
     [
-        ("id", {}, "no use for the column `id`"),
+        ("id", {}, "cannot write the column `id`"),
         (
             "CAST(id AS STRING) AS value",
             {"kafka.linger": "1"},

@@ -1,4 +1,4 @@
-"""The commit without Spark: prepared messages on a real broker, through networks that lose answers and brokers that die."""
+"""The commit without Spark: task output on a real broker, with lost responses and killed brokers."""
 
 import dataclasses
 from collections.abc import Callable, Iterator
@@ -16,13 +16,13 @@ from ottla.spark import clients
 from ottla.spark.topic_sink import commit as commit_module
 from ottla.spark.topic_sink.batch import OttlaWriter
 from ottla.spark.topic_sink.commit import commit_micro_batch, commit_write
-from ottla.spark.topic_sink.encoder import Encoded
+from ottla.spark.topic_sink.encoder import EncodedBatch
 from ottla.spark.topic_sink.marker import CheckpointMismatch
 from ottla.spark.topic_sink.plan import Plan, read_plan
-from ottla.spark.topic_sink.staged_batches import PARTITIONS, Prepared, Stage, clean, staging_producer
+from ottla.spark.topic_sink.staged_batches import PARTITIONS, Stage, TaskOutput, clean, staging_producer
 from tests.broker_proxy import PRODUCE, Proxy, refuse_produces
 from tests.sdk.reading import eventually
-from tests.spark.topic_sink.reading import read_topic
+from tests.spark.topic_sink.committed_records import read_topic
 from tests.spark.topic_sink.test_plan import VALUE
 
 END_TXN, TXN_OFFSET_COMMIT = 26, 28
@@ -51,13 +51,13 @@ def batch_of(*values: str) -> bytes:
     return encode_batch([Record(0, 1000, None, value.encode(), ()) for value in values])
 
 
-def prepared(plan: Plan, values: list[str], *, query: str = "query", task: int = 0) -> Prepared:
+def prepared(plan: Plan, values: list[str], *, query: str = "query", task: int = 0) -> TaskOutput:
     """What a task would hand over, two values a batch."""
     assert plan.topic is not None
     with staging_producer(plan) as producer:
         stage = Stage(plan, producer, query, task)
         for start in range(0, len(values), 2):
-            stage.put(Encoded(plan.topic, start // 2 % 2, batch_of(*values[start : start + 2])))
+            stage.put(EncodedBatch(plan.topic, start // 2 % 2, batch_of(*values[start : start + 2])))
         return stage.prepared(len(values))
 
 
@@ -196,7 +196,7 @@ def test_a_producer_asks_for_its_name_once_before_each_commit(
 
 def test_a_first_micro_batch_without_rows_has_its_topic_made(ottla_address: str, topic_name: str) -> None:
     plan = plan_of(ottla_address, topic_name, sinkId=topic_name)
-    commit_micro_batch(plan, [Prepared("query", 0)], 0)
+    commit_micro_batch(plan, [TaskOutput("query", 0)], 0)
     assert marked(ottla_address, topic_name) == 1
 
 
@@ -217,14 +217,14 @@ def test_rows_that_name_their_topics_may_come_after_micro_batches_without_any(
     plan = plan_of(ottla_address, topic, sinkId=topic)
     by_rows = dataclasses.replace(plan, topic=None)
     for batch_id in range(3):
-        commit_micro_batch(by_rows, [Prepared("query", 0)], batch_id)
+        commit_micro_batch(by_rows, [TaskOutput("query", 0)], batch_id)
     for _ in range(2):
         commit_micro_batch(by_rows, [prepared(plan, ["a"])], 3)
     with pytest.raises(CheckpointMismatch):
-        commit_micro_batch(by_rows, [Prepared("another", 0)], 3)
+        commit_micro_batch(by_rows, [TaskOutput("another", 0)], 3)
     # From now on there is a place for the marker, and no topic is asked for.
     monkeypatch.setattr(commit_module, "create_staging", lambda *_: pytest.fail("a topic is made"))
-    commit_micro_batch(by_rows, [Prepared("query", 0)], 4)
+    commit_micro_batch(by_rows, [TaskOutput("query", 0)], 4)
     assert marked(ottla_address, topic) == 5
     assert values_of(ottla_address, topic) == ["a"]
 
@@ -233,7 +233,7 @@ def test_one_write_is_all_or_nothing(ottla_address: str, topic: str) -> None:
     plan = plan_of(ottla_address, topic, maxMessageBytes="0")
     commit_write(plan, [prepared(plan, ["a", "b", "c", "d"], query=f"write-{topic}")], f"write-{topic}")
     broken = prepared(plan, ["e", "f"], query=f"write-2{topic}")
-    broken.here.append(Encoded(topic, 7, batch_of("x")))
+    broken.here.append(EncodedBatch(topic, 7, batch_of("x")))
     with pytest.raises(KafkaError, match="has partitions 0 to 1, not 7"):
         commit_write(plan, [broken], f"write-2{topic}")
     assert values_of(ottla_address, topic) == ["a", "b", "c", "d"]
@@ -264,7 +264,7 @@ def test_a_commit_that_takes_long_is_warned_of(
 ) -> None:
     plan = dataclasses.replace(plan_of(ottla_address, topic), transaction_ms=1)
     commit_micro_batch(plan, [prepared(plan, ["a"], query=topic)], 0)
-    assert "at kafka.transaction.timeout.ms (0.001 s) the broker would have aborted it" in caplog.text
+    assert "after kafka.transaction.timeout.ms (0.001 s) the broker aborts it" in caplog.text
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Arrow batches become record batches: both twins, every column, full batches and large rows. No Spark, no broker."""
+"""Arrow batches become record batches: both twins, every column, full batches, large rows. No Spark or broker."""
 
 import random
 from typing import Any, cast
@@ -13,7 +13,7 @@ from ottla.records.compression import LZ4
 from ottla.records.partitioner import partition_for_key
 from ottla.records.record import Record, decode_batch, encode_batch
 from ottla.spark.topic_sink import layout, layout_compiled
-from ottla.spark.topic_sink.encoder import Encoded, Encoder, RowError, Twin
+from ottla.spark.topic_sink.encoder import EncodedBatch, Encoder, RowError, Twin
 from ottla.spark.topic_sink.plan import COLUMNS, Plan
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -29,8 +29,8 @@ def plan(*columns: str, topic: str | None = "t", **changes: Any) -> Plan:
     return Plan(**{**values, **changes})
 
 
-def encode(the_plan: Plan, twin: Twin, *batches: Any, partitions: int = 4) -> list[Encoded]:
-    found: list[Encoded] = []
+def encode(the_plan: Plan, twin: Twin, *batches: Any, partitions: int = 4) -> list[EncodedBatch]:
+    found: list[EncodedBatch] = []
     encoder = Encoder(the_plan, lambda _topic: partitions, found.append, 0, twin)
     for number, batch in enumerate(batches):
         encoder.add(batch, 1000 + number)
@@ -39,7 +39,7 @@ def encode(the_plan: Plan, twin: Twin, *batches: Any, partitions: int = 4) -> li
     return found
 
 
-def rows_of(found: list[Encoded]) -> dict[tuple[str, int], list[Record]]:
+def rows_of(found: list[EncodedBatch]) -> dict[tuple[str, int], list[Record]]:
     rows: dict[tuple[str, int], list[Record]] = {}
     for each in found:
         rows.setdefault((each.topic, each.partition), []).extend(decode_batch(each.batch))
@@ -109,7 +109,7 @@ def test_large_types_of_arrow_and_rows_larger_than_a_batch(twin: Twin) -> None:
     batch = pa.record_batch([pa.array(values, pa.large_binary())], ["value"])
     found = encode(plan("value"), twin, batch, partitions=1)
     assert [record.value for record in rows_of(found)["t", 0]] == values
-    with pytest.raises(MessageTooLarge, match=r"a row of 20132 bytes is over max.request.size \(20000\)"):
+    with pytest.raises(MessageTooLarge, match=r"a row of 20132 bytes exceeds max.request.size \(20000\)"):
         encode(plan("value"), twin, pa.record_batch([pa.array([b"x" * 20_100])], ["value"]))
 
 
@@ -123,7 +123,7 @@ def test_rows_without_a_key_take_turns_by_arrow_batch(twin: Twin) -> None:
 
 
 def test_a_clock_that_is_set_back_breaks_no_batch() -> None:
-    found: list[Encoded] = []
+    found: list[EncodedBatch] = []
     encoder = Encoder(plan("value"), lambda _topic: 1, found.append, 0, TWINS[1])
     batch = pa.record_batch([pa.array([b"v"])], ["value"])
     for now_ms in (1000, 400, 1500):
@@ -136,8 +136,8 @@ def test_a_clock_that_is_set_back_breaks_no_batch() -> None:
     ("column", "message"),
     [
         (("partition", pa.array([0, 4], pa.int32())), r"partition 4 of topic 't', which has 4: 0 to 3"),
-        (("partition", pa.array([0, -1], pa.int32())), "a row is for partition -1: partitions count from 0"),
-        (("partition", pa.array([None, -2], pa.int32())), "a row is for partition -2"),
+        (("partition", pa.array([0, -1], pa.int32())), "a row has partition -1: partitions start at 0"),
+        (("partition", pa.array([None, -2], pa.int32())), "a row has partition -2"),
         (("topic", pa.array(["a", None])), "a row has no topic: set the option topic"),
         (("headers", pa.array([None, [{"key": None, "value": b""}]], HEADERS)), "a header has no key"),
     ],

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from tests.broker_proxy import Proxy
 from tests.spark.topic_sink.driver import copy
-from tests.spark.topic_sink.killing import (
+from tests.spark.topic_sink.kills import (
     END_TXN,
     INIT_PRODUCER_ID,
     PRODUCE,

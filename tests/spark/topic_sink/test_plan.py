@@ -1,4 +1,4 @@
-"""Options and columns of the sink: what is wrong is told while Spark plans."""
+"""Options and columns of the sink: errors are raised while Spark plans."""
 
 import pytest
 from pyspark.sql.types import StructType
@@ -47,17 +47,17 @@ def test_a_plan_has_what_tasks_and_commit_need() -> None:
     ("given", "columns", "message"),
     [
         (SERVERS, "value binary", "set the option topic, or add a column `topic`"),
-        (TO, "key binary", "needs a column `value`; there is key"),
+        (TO, "key binary", "needs a column `value`, but the columns are key"),
         (TO, "value integer", "column `value` is int, and must be binary or string: cast it"),
         (TO, "value binary; partition long", "column `partition` is bigint, and must be int"),
         (TO, "value binary; headers string", "column `headers` is string, and must be array<struct<key"),
-        (TO, "value binary; ts timestamp", "no use for the column `ts`: it takes key, value, topic"),
+        (TO, "value binary; ts timestamp", "cannot write the column `ts`: it takes key, value, topic"),
         ({**TO, "topics": "t"}, "value binary", "the ottla sink has no option 'topics': did you mean topic"),
-        ({**TO, "kafka.transactional.id": "x"}, "value binary", "name it with the option sinkId"),
-        ({**TO, "kafka.key.serializer": "x"}, "value binary", "make bytes of them with functions of Spark"),
+        ({**TO, "kafka.transactional.id": "x"}, "value binary", "use the option sinkId"),
+        ({**TO, "kafka.key.serializer": "x"}, "value binary", "convert them with Spark functions"),
         ({**TO, "kafka.acks": "1"}, "value binary", "cannot be 1 with guarantee exactly-once"),
-        ({**TO, "kafka.enable.idempotence": "false"}, "value binary", "or choose at-least-once"),
-        ({**TO, "kafka.enable_idempotence": "false"}, "value binary", "or choose at-least-once"),
+        ({**TO, "kafka.enable.idempotence": "false"}, "value binary", "or use at-least-once"),
+        ({**TO, "kafka.enable_idempotence": "false"}, "value binary", "or use at-least-once"),
         ({**TO, "kafka.compression.type": "rar"}, "value binary", "compression_type must be one of none"),
         ({**TO, "kafka.group.id": "g"}, "value binary", "unknown setting 'group_id'"),
         (

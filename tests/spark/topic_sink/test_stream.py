@@ -6,7 +6,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 import ottla
-from tests.spark.topic_sink.reading import read_topic
+from tests.spark.topic_sink.committed_records import read_topic
 
 
 def run(rows: DataFrame, address: str, checkpoint: Path, **options: str) -> str:

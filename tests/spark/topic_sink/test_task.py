@@ -1,4 +1,4 @@
-"""What a task does, without Spark around it."""
+"""The work of a task, without Spark."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,7 +13,7 @@ from ottla.spark.options import OptionError
 from ottla.spark.topic_sink import task
 from ottla.spark.topic_sink.plan import read_plan
 from ottla.spark.topic_sink.task import write_micro_batch, write_rows
-from tests.spark.topic_sink.reading import read_topic
+from tests.spark.topic_sink.committed_records import read_topic
 from tests.spark.topic_sink.test_commit import _no_kept_clients
 from tests.spark.topic_sink.test_plan import VALUE
 
@@ -82,9 +82,9 @@ def test_a_micro_batch_may_be_named_where_spark_does_not_tell_it(ottla_address: 
     message = write_micro_batch(plan, rows(b"a"))
     assert (message.owner, message.batch_id) == ("a/query", 41)
     for wrong in ("41", "q/", "q/x", "/1"):
-        with pytest.raises(OptionError, match="option microBatch must be the query's id, a slash"):
+        with pytest.raises(OptionError, match="option microBatch must be QUERY_ID/BATCH_NUMBER"):
             read_plan({**given, "microBatch": wrong}, VALUE)
-    with pytest.raises(OptionError, match="goes with sinkId"):
+    with pytest.raises(OptionError, match="needs sinkId"):
         read_plan({"kafka.bootstrap.servers": ottla_address, "topic": "t", "microBatch": "q/1"}, VALUE)
 
 

@@ -1,4 +1,4 @@
-"""Avro schemas for tests: short ways to write them, and any schema with a value of it, by Hypothesis."""
+"""Avro schemas for tests: helpers to write them, and Hypothesis strategies for schemas with values."""
 
 import json
 from datetime import UTC

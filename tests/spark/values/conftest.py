@@ -1,4 +1,4 @@
-"""A schema registry over real HTTP, for each test its own."""
+"""A schema registry over real HTTP, one per test."""
 
 from collections.abc import Iterator
 

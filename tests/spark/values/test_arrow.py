@@ -1,4 +1,4 @@
-"""What workers run, without Spark: Arrow arrays in and out."""
+"""The worker functions without Spark: Arrow arrays in and out."""
 
 import json
 from decimal import Decimal
@@ -11,9 +11,9 @@ from pyspark import cloudpickle
 
 from ottla.spark.values import ValueWriter, columns
 from ottla.spark.values.avro import AvroWriter
-from ottla.spark.values.codecs import Plan, plan
-from ottla.spark.values.columns import decoding, each_value, encoding
-from ottla.spark.values.faults import BadValue
+from ottla.spark.values.codecs import Plan, SchemaOptions, plan
+from ottla.spark.values.columns import FAIL_ON_BAD_VALUE, BadValueOptions, decoding, each_value, encoding
+from ottla.spark.values.errors import BadValue
 from ottla.spark.values.registry import Location, Schema
 from ottla.spark.values.wire_format import header
 from tests.spark.values.avro_schemas import avro, schemas_and_values
@@ -26,8 +26,8 @@ def test_whatever_avro_holds_is_the_same_bytes_after_it_was_in_columns(drawn: tu
     schema, value = drawn
     planned = Plan(Location.of("http://127.0.0.1:9"), avro(schema))
     frame = AvroWriter(planned.schema).write(value)
-    (decoded,) = decoding(planned, False, None)(iter([pa.array([frame, None, frame])]))
-    (encoded,) = encoding(planned, False, None)(iter([decoded]))
+    (decoded,) = decoding(planned, FAIL_ON_BAD_VALUE)(iter([pa.array([frame, None, frame])]))
+    (encoded,) = encoding(planned, FAIL_ON_BAD_VALUE)(iter([decoded]))
     assert encoded.to_pylist() == [frame, None, frame]
 
 
@@ -38,9 +38,9 @@ def test_what_a_worker_has_asked_for_it_knows_in_the_next_task(registry: Registr
     old = registry.add("n-value", schema("int"))
     frames = pa.array([ValueWriter(registry.url, "n-value").write({"n": 1})])
     registry.add("n-value", schema("long"))
-    planned = plan(Location.of(registry.url), subject="n-value")
+    planned = plan(Location.of(registry.url), SchemaOptions(subject="n-value"))
     # As Spark sends them, anew with each task.
-    sent = [cloudpickle.dumps(make(planned, False, None)) for make in (decoding, encoding)]
+    sent = [cloudpickle.dumps(make(planned, FAIL_ON_BAD_VALUE)) for make in (decoding, encoding)]
     registry.asked.clear()
     for _task in range(2):
         decode, encode = map(cloudpickle.loads, sent)
@@ -56,11 +56,11 @@ def test_maps_are_written_as_objects_wherever_they_stand() -> None:
     planned = Plan(Location.of("http://127.0.0.1:9"), Schema(1, "JSON", json.dumps(schema)))
     of = pa.struct([("more", pa.list_(pa.map_(pa.string(), pa.int64())))])
     rows = pa.array([{"more": [[("a", 1)], []]}], of)
-    (out,) = encoding(planned, False, None)(iter([rows]))
+    (out,) = encoding(planned, FAIL_ON_BAD_VALUE)(iter([rows]))
     assert out.to_pylist()[0][5:] == b'{"more":[{"a":1},{}]}'
     # Keys that are no texts in any format: pairs, instead of a task that ends.
     strange = pa.struct([("more", pa.map_(pa.struct([("k", pa.int64())]), pa.int64()))])
-    (out,) = encoding(planned, False, None)(iter([pa.array([{"more": [({"k": 1}, 2)]}], strange)]))
+    (out,) = encoding(planned, FAIL_ON_BAD_VALUE)(iter([pa.array([{"more": [({"k": 1}, 2)]}], strange)]))
     assert out.to_pylist()[0][5:] == b'{"more":[[{"k":1},2]]}'
 
 
@@ -69,7 +69,7 @@ def test_whatever_a_row_holds_its_reason_can_be_told() -> None:
     planned = Plan(Location.of("http://127.0.0.1:9"), Schema(1, "JSON", json.dumps(schema)))
     texts = [b'{"\\ud800": "x"}', b'{"\\ud800": 1}', b'{"a": 1e99999999999999999999}', b'{"a": 1}']
     frames = pa.array([header(1) + text for text in texts])
-    (out,) = decoding(planned, True, "why")(iter([frames]))
+    (out,) = decoding(planned, BadValueOptions(True, "why"))(iter([frames]))
     assert out.field("value").to_pylist() == [None, None, None, [("a", 1)]]
     assert [reason is None for reason in out.field("why").to_pylist()] == [False, False, False, True]
 
@@ -99,7 +99,9 @@ def test_a_value_too_large_for_its_column_is_found_among_good_ones(registry: Reg
     writer = ValueWriter(registry.url, "d-value")
     registry.add("d-value", schema(3))
     frames = pa.array([writer.write({"d": Decimal(n)}) for n in (1, 123456, 2)])
-    decode = decoding(plan(Location.of(registry.url), subject="d-value"), True, "why")
+    decode = decoding(
+        plan(Location.of(registry.url), SchemaOptions(subject="d-value")), BadValueOptions(True, "why")
+    )
     (out,) = decode(iter([frames]))
     assert out.field("value").to_pylist() == [{"d": Decimal(1)}, None, {"d": Decimal(2)}]
     assert [reason and reason[:24] for reason in out.field("why").to_pylist()] == [

@@ -7,7 +7,7 @@ from pyspark.sql.types import DataType, StructType
 from ottla.spark.values import avro_schema
 from ottla.spark.values.avro import AvroReader
 from ottla.spark.values.avro_types import spark_type
-from ottla.spark.values.faults import SchemaError
+from ottla.spark.values.errors import SchemaError
 from ottla.spark.values.registry import Schema
 
 
@@ -61,8 +61,8 @@ def test_the_column_of_a_schema(schema: Any, type_: str) -> None:
 @pytest.mark.parametrize(
     ("schema", "reason"),
     [
-        ({"type": "record", "name": "R", "fields": [{"name": "f", "type": ["null", "R"]}]}, "f: R holds itself"),
-        ({"type": "record", "name": "R", "fields": [{"name": "f", "type": ["int", "string", "R"]}]}, "R holds itself"),
+        ({"type": "record", "name": "R", "fields": [{"name": "f", "type": ["null", "R"]}]}, "f: R is recursive"),
+        ({"type": "record", "name": "R", "fields": [{"name": "f", "type": ["int", "string", "R"]}]}, "R is recursive"),
         ({"type": "record", "name": "R", "fields": [{"name": "f", "type": "null"}]}, "f: no column holds Avro's type null"),
         ({"type": "map", "values": ["null"]}, "{}: no column holds null alone"),
         (logical("bytes", "decimal", precision=39), "at most 38"),
@@ -97,7 +97,7 @@ def test_a_schema_for_the_rows_of_a_frame_has_the_same_columns() -> None:
 @pytest.mark.parametrize(
     ("ddl", "reason"),
     [
-        ("a map<int, string>", "o_a: the keys of Avro's maps are texts"),
+        ("a map<int, string>", "o_a: keys of Avro maps are strings"),
         ("a interval day to second", "Avro has no type"),
     ],
 )

@@ -62,7 +62,7 @@ def test_a_schema_of_another_kind_is_refused(registry: RegistryServer) -> None:
 def test_a_schema_that_is_no_use_is_that_values_fault(registry: RegistryServer) -> None:
     registry.add("orders-value", ORDER)
     strange = registry.add("strange", "{")
-    with pytest.raises(BadValue, match=f"schema {strange} cannot be used: this is no Avro schema"):
+    with pytest.raises(BadValue, match=f"schema {strange} cannot be used: not an Avro schema"):
         ValueReader(registry.url, subject="orders-value").read(header(strange) + b"\x02")
 
 
@@ -104,10 +104,10 @@ def _protobuf_paths() -> list[str]:
     ("schema", "reason"),
     [
         ({}, "none is given"),
-        ({"subject": "a", "schema_id": 1}, "not subject and schema_id"),
-        ({"schema_id": 1, "version": 2}, "version goes with subject"),
+        ({"subject": "a", "schema_id": 1}, "subject and schema_id are given"),
+        ({"schema_id": 1, "version": 2}, "version 2 needs subject"),
         ({"schema": "x", "schema_type": "XML"}, "schema_type must be one of"),
-        ({"schema": '"int"', "message": "M"}, "message chooses one of a Protobuf schema's"),
+        ({"schema": '"int"', "message": "M"}, "message 'M' needs a Protobuf schema"),
     ],
 )
 def test_bad_arguments_are_told(registry: RegistryServer, schema: dict[str, Any], reason: str) -> None:

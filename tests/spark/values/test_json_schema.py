@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pyspark.sql.types import StructType
 
-from ottla.spark.values.faults import BadValue, SchemaError
+from ottla.spark.values.errors import BadValue, SchemaError
 from ottla.spark.values.json_schema import JsonReader, JsonWriter, parse
 from ottla.spark.values.registry import Schema
 from ottla.spark.values.types import json_type
@@ -83,11 +83,11 @@ def test_references_to_other_schemas_of_the_registry() -> None:
 @pytest.mark.parametrize(
     ("schema", "reason"),
     [
-        ({"$defs": {"t": obj(t={"$ref": "#/$defs/t"})}, "$ref": "#/$defs/t"}, "t: #/.*holds itself"),
+        ({"$defs": {"t": obj(t={"$ref": "#/$defs/t"})}, "$ref": "#/$defs/t"}, "t: #/.*is recursive"),
         (obj(a={"$ref": "#/nowhere"}), "a: #/nowhere points at nothing"),
         (obj(a={"$ref": "#nowhere"}), "a: #nowhere points at nothing"),
         (obj(a={"type": "text"}), "a: JSON Schema has no type 'text'"),
-        (obj(a=5), "a is no JSON Schema"),
+        (obj(a=5), "a is not a JSON Schema"),
     ],
 )
 def test_a_schema_that_is_no_use_is_told(schema: Any, reason: str) -> None:
@@ -140,13 +140,13 @@ def test_programs_get_json_as_it_is() -> None:
         ({"id": 1 << 63}, "id must be an integer of 64 bits"),
         ({"id": 1.5}, "id must be an integer"),
         ({"id": True}, "id must be an integer"),
-        ({"who": 5}, "who must be a text"),
-        ({"who": "\ud800"}, "who must be a text of Unicode"),
+        ({"who": 5}, "who must be a string"),
+        ({"who": "\ud800"}, "who must be a string of Unicode"),
         ({"price": "x"}, "price must be a number"),
         ({"price": 10**400}, "price must be a number"),
         ({"counts": {"\ud800": "y"}}, r"counts\{\?\} must be an integer"),
-        ({"more": ["\ud800"]}, "more must be a text of Unicode"),
-        ({"tags": ["a", 1]}, r"tags\[1\] must be a text"),
+        ({"more": ["\ud800"]}, "more must be a string of Unicode"),
+        ({"tags": ["a", 1]}, r"tags\[1\] must be a string"),
         ({"tags": {}}, "tags must be an array"),
         ({"counts": {"x": "y"}}, r"counts\{x\} must be an integer"),
         ([], "the value must be an object"),
@@ -225,12 +225,12 @@ def test_rows_are_written_as_json() -> None:
         ({"id": 1, "other": 2}, "has no field other"),
         ({"id": "x"}, "id must be an integer"),
         ({"id": 1, "tags": [None]}, r"tags\[0\] must be of type string, not null"),
-        ({"id": 1, "more": "{"}, "more must be the text of a JSON value"),
+        ({"id": 1, "more": "{"}, "more must be JSON text"),
         ({"id": 1, "price": float("nan")}, "does not fit"),
         ({"id": 1, "price": Decimal("1e400")}, "price must be a number within"),
         ({"id": Decimal("1e400")}, "id must be an integer"),
         ({"id": Decimal("NaN")}, "id must be an integer"),
-        ({"id": 1, "more": "[1e99999999999999999999]"}, "more must be the text of a JSON value"),
+        ({"id": 1, "more": "[1e99999999999999999999]"}, "more must be JSON text"),
         ({"id": 1, "counts": 5}, "counts must be a map"),
         (5, "the value must be an object"),
     ],

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pyspark.sql import types as spark
 
-from ottla.spark.values.faults import BadValue, SchemaError
+from ottla.spark.values.errors import BadValue, SchemaError
 from ottla.spark.values.plain_json import json_reader
 
 TYPE = spark.StructType(
@@ -68,7 +68,7 @@ def test_what_columns_hold(given: Any, held: Any) -> None:
         ({"decimal": 0.0001}, r"decimal must be a decimal\(6, 3\)"),
         ({"decimal": 1000}, r"decimal must be a decimal\(6, 3\)"),
         ({"ok": 0}, "ok must be a boolean"),
-        ({"text": "\ud800"}, "text must be a text of Unicode"),
+        ({"text": "\ud800"}, "text must be a string of Unicode"),
         ({"raw": "?"}, "raw must be bytes in base64"),
         ({"day": "29.2.2024"}, "day must be a date"),
         ({"at": "2024-02-29T01:00:00"}, "at must be a time with its zone"),
@@ -78,7 +78,7 @@ def test_what_columns_hold(given: Any, held: Any) -> None:
         ({"xs": 1}, "xs must be an array"),
         ({"m": {"k": {"x": "y"}}}, r"m\{k\}\.x must be an integer"),
         ({"m": {"\ud800": 5}}, r"m\{\?\} must be an object"),
-        ({"text": ["\ud800"]}, "text must be a text of Unicode"),
+        ({"text": ["\ud800"]}, "text must be a string of Unicode"),
         ({"m": []}, "m must be an object"),
         (5, "the value must be an object"),
     ],

@@ -3,7 +3,7 @@ import json
 import pytest
 from pyspark.sql.types import StructType
 
-from ottla.spark.values.codecs import plan
+from ottla.spark.values.codecs import SchemaOptions, plan
 from ottla.spark.values.registry import Location
 from ottla.spark.values.schema_fit import misfits
 
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.usefixtures("spark")
 
 
 def found(kind: str, schema: str, columns: str) -> list[str]:
-    planned = plan(Location.of("http://127.0.0.1:9"), schema=schema, schema_type=kind)
+    planned = plan(Location.of("http://127.0.0.1:9"), SchemaOptions(schema=schema, schema_type=kind))
     return misfits(planned, StructType.fromDDL(columns))
 
 
@@ -51,7 +51,7 @@ def found(kind: str, schema: str, columns: str) -> list[str]:
         ("JSON", JSON, "id INT, at BINARY, tags STRUCT<a: INT>, any ARRAY<INT>"),
         ("PROTOBUF", FLAT, "id INT, on BOOLEAN, tags ARRAY<STRING>, e INT"),
         ("PROTOBUF", FLAT, "e STRING"),
-        # Nothing is known of a type that holds itself.
+        # Nothing is known of a type that is recursive.
         ("PROTOBUF", PROTO, "id BIGINT, nope INT"),
     ],
 )  # fmt: skip
@@ -62,20 +62,20 @@ def test_what_may_fit_is_left_to_its_values(kind: str, schema: str, columns: str
 @pytest.mark.parametrize(
     ("kind", "schema", "columns", "said"),
     [
-        ("AVRO", AVRO, "who STRING", ["the schema's field id must be there, and there is no such column"]),
-        ("AVRO", AVRO, "id STRING", ["column id is string, and the schema's field is bigint"]),
-        ("AVRO", AVRO, "id DOUBLE", ["column id is double, and the schema's field is bigint"]),
-        ("AVRO", AVRO, "id BIGINT, who INT", ["column who is int, and the schema's field is string"]),
-        ("AVRO", AVRO, "id BIGINT, at TIMESTAMP_NTZ", ["column at is timestamp_ntz, and the schema's field is timestamp"]),
+        ("AVRO", AVRO, "who STRING", ["the schema requires the field id, but there is no such column"]),
+        ("AVRO", AVRO, "id STRING", ["column id is string, but the schema's field is bigint"]),
+        ("AVRO", AVRO, "id DOUBLE", ["column id is double, but the schema's field is bigint"]),
+        ("AVRO", AVRO, "id BIGINT, who INT", ["column who is int, but the schema's field is string"]),
+        ("AVRO", AVRO, "id BIGINT, at TIMESTAMP_NTZ", ["column at is timestamp_ntz, but the schema's field is timestamp"]),
         ("AVRO", AVRO, "id BIGINT, lines ARRAY<STRUCT<n: INT, m: INT>>", ["the schema has no field for column lines[].m: it has n"]),
         ("AVRO", AVRO, "id BIGINT, more INT", ["the schema has no field for column more: it has id, who, state, price, choice, lines, at"]),
-        ("JSON", JSON, "at STRING", ["the schema's field id must be there, and there is no such column"]),
+        ("JSON", JSON, "at STRING", ["the schema requires the field id, but there is no such column"]),
         ("JSON", JSON, "id STRING, tags MAP<STRING, STRING>",
-         ["column id is string, and the schema's field is bigint", "column tags{} is string, and the schema's field is double"]),
+         ["column id is string, but the schema's field is bigint", "column tags{} is string, but the schema's field is double"]),
         ("PROTOBUF", FLAT, "id STRING, on INT, tags STRING",
-         ["column id is string, and the schema's field is bigint", "column on is int, and the schema's field is boolean",
-          "column tags is string, and the schema's field is array<string>"]),
-        ("AVRO", '"string"', "id STRING", ["the schema is of string, and rows are written as records"]),
+         ["column id is string, but the schema's field is bigint", "column on is int, but the schema's field is boolean",
+          "column tags is string, but the schema's field is array<string>"]),
+        ("AVRO", '"string"', "id STRING", ["the schema is string, not a record"]),
     ],
 )  # fmt: skip
 def test_what_no_value_can_mend_is_told(kind: str, schema: str, columns: str, said: list[str]) -> None:

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.spark.values.faults import BadValue
+from ottla.spark.values.errors import BadValue
 from ottla.spark.values.wire_format import header, message_indexes, message_indexes_of, schema_id_of
 
 
@@ -30,8 +30,8 @@ def test_the_bytes_are_confluents() -> None:
     [
         (b"", "truncated: 0 bytes"),
         (b"\x00\x00\x00\x00", "truncated: 4 bytes"),
-        (b'{"a":1}', "begins with byte 123, not with magic byte 0"),
-        (b"\x01\x00\x00\x00\x01", "begins with byte 1,"),
+        (b'{"a":1}', "the first byte is 123, not the magic byte 0"),
+        (b"\x01\x00\x00\x00\x01", "the first byte is 1,"),
     ],
 )
 def test_what_is_no_frame_is_told(frame: bytes, reason: str) -> None:

@@ -1,8 +1,10 @@
-"""Pipelines that are one file, in YAML or Python: sources, steps in SQL or over DataFrames, sinks. `ottla pipeline` runs them.
+"""Pipelines: one YAML or Python file with sources, steps (SQL or DataFrame functions) and sinks.
 
-A file becomes a `model.Plan` (`loading`, `yaml_file`, `builder`, `reading` by the tables of `fields`), and nothing up to there needs Spark.
-`building` makes DataFrames and queries of a plan; `running` starts, watches and stops them; `progress`, `status` and `causes` say in
-plain words how they are getting on and why one failed.
+`ottla pipeline` runs them.
+
+`loader` turns a file into a `model.Plan`, with `yaml_file` or `builder`, `parser`, and the tables of
+`fields`. Up to here Spark is not needed. `queries` builds DataFrames and queries from a plan. `runner`
+starts, watches and stops them. `progress`, `status` and `causes` report their state and errors.
 """
 
 from ottla.spark.pipeline.builder import Pipeline, setting

@@ -1,4 +1,6 @@
-"""Why a query failed, in a few lines: what is behind Spark's and Java's traces; and whether the file is to blame for a start that failed. Pure."""
+"""Error causes: the message behind Spark's and Java's stack traces, and whether the pipeline file is at
+fault. Pure.
+"""
 
 from __future__ import annotations
 
@@ -7,43 +9,43 @@ from typing import Final
 
 LINES_MAX: Final = 6
 _TRACEBACK: Final = "Traceback (most recent call last):"
-#: Where what was said ends, and what only Spark's own makers want to read begins.
+#: The end of the message, and the start of Spark's internals.
 _ENDS: Final = re.compile(
     r"^(=== Streaming Query ===|JVM stacktrace:?|\s+at [\w.$/]+\(|Driver stacktrace:|Caused by: |\tSuppressed: |'\w+ |\+- )",
     re.MULTILINE,
 )
-#: Spark's name of an error and its number in the SQL standard: what is between them says it.
+#: Spark's error class and SQLSTATE around the message.
 _NUMBER: Final = re.compile(r"\.?\s*SQLSTATE: \w+;?")
 _CLASS: Final = re.compile(r"^\[[A-Z0-9_.]+\] ")
 _FRAME: Final = re.compile(r'^\s+File "([^"]+)", line (\d+)')
 _EXCEPTION: Final = re.compile(r"^(?P<type>[A-Za-z_][\w.]*): ?(?P<message>.*)$")
-#: Errors that were made to be read: their type says nothing more.
+#: Errors with messages for users: their type adds nothing.
 _PLAIN: Final = ("ottla.", "ValueError", "builtins.ValueError")
 _NOT_THE_USERS: Final = ("/pyspark/", "/py4j/", "/site-packages/", "/lib/python", "<frozen", "/ottla/spark/")
 
 
-#: What Python raises for what is wrong with the code itself.
+#: Python exceptions for faulty code.
 _FAULTS: Final = (
     ValueError, TypeError, LookupError, AttributeError, NameError, ImportError, AssertionError, ArithmeticError, SyntaxError,
 )  # fmt: skip
-#: Spark's words for a text or an option that it does not understand, of which PySpark has classes for each way to reach Spark; our tables' own;
-#: and a schema that a registry, which has answered, does not have.
+#: Spark's exceptions for invalid SQL or options (PySpark has a class for each connection type), our table
+#: sinks' errors, and an unknown schema, which the registry has reported.
 _FAULT_NAMES: Final = frozenset(
     ("AnalysisException", "IllegalArgumentException", "SinkError", "UnknownSchema")
 )
-#: What a source in Python could not do; Spark calls it a fault of the query's.
+#: Client errors in a Python source, which Spark reports as faults of the query.
 _CLIENTS: Final = "ottla.client.errors."
 
 
-def is_the_files(error: BaseException) -> bool:
-    """Whether it is wrong in the file, and will be next time; else something was not there: a broker, a schema registry, a cluster."""
+def is_file_fault(error: BaseException) -> bool:
+    """Whether the file is at fault. Otherwise a broker, a schema registry or a cluster was unavailable."""
     if any(kind.__name__ in _FAULT_NAMES for kind in type(error).__mro__):
         return _CLIENTS not in str(error)
     return isinstance(error, _FAULTS)
 
 
 def cause_of(text: str) -> str:
-    """The cause, in at most a few lines."""
+    """The cause, in a few lines."""
     text = _NUMBER.sub("", text)
     if _TRACEBACK in text:
         lines = _python_cause(text.rpartition(_TRACEBACK)[2])
@@ -61,13 +63,13 @@ def cause_of(text: str) -> str:
 
 
 def _python_cause(trace: str) -> list[str]:
-    """The last exception of a traceback, and the last line of the user's own code on the way to it."""
+    """The last exception of a traceback, and the last line of user code before it."""
     place = None
     found: list[str] = []
     for line in trace.splitlines():
         frame = _FRAME.match(line)
         if frame:
-            # Another traceback's frames come behind a message, where one error caused the next.
+            # A chained exception: its frames follow the message of the earlier one.
             found = []
             if not any(part in frame[1] for part in _NOT_THE_USERS):
                 place = f"{frame[1]}, line {frame[2]}"

@@ -1,4 +1,4 @@
-"""A plan for people: each sink with what it is made of, as a tree; and for programs, as JSON. Pure."""
+"""Describes a plan: for people as a tree from each sink to its sources, for programs as JSON. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from ottla.spark.pipeline.model import AVAILABLE_NOW, Plan, Sink, Source, Step
 
-#: A parameter of a URL whose value is for no eyes.
+#: URL parameters with secret values.
 _SECRET: Final = re.compile(
     r"([?&;][\w.-]*(?:passw|pwd|passphrase|secret|token|credential|private|signature|\bsig\b|key)[\w.-]*=)[^&;#]*",
     re.IGNORECASE,
@@ -16,11 +16,11 @@ _SECRET: Final = re.compile(
 
 
 def tree(plan: Plan, schemas: Mapping[str, str] | None = None) -> list[str]:
-    """The lines; with schemas, each table's columns stand behind it. What stands there already is not drawn twice."""
-    trigger = {None: "as soon as there is data", AVAILABLE_NOW: "all that is there, then the end"}
+    """The lines of the tree, with columns if schemas are given. Repeated parts are drawn once."""
+    trigger = {None: "as soon as data arrives", AVAILABLE_NOW: "all available data, then exit"}
     lines = [
         f"pipeline {plan.name} ({plan.file})",
-        f"  checkpoint {hidden(plan.checkpoint_path)}",
+        f"  checkpoint {without_passwords(plan.checkpoint_path)}",
         f"  trigger {trigger.get(plan.trigger, f'every {plan.trigger}')}",
     ]
     drawn: set[str] = set()
@@ -53,7 +53,7 @@ def _below(
 
 def describe_source(source: Source) -> str:
     if not source.is_topic:
-        words = f"{source.format}{' ' + hidden(source.path) if source.path else ''}"
+        words = f"{source.format}{' ' + without_passwords(source.path) if source.path else ''}"
         return words if source.read == "stream" else f"{words}, read as {source.read}"
     kind = {"stream": "topic", "batch": "all of topic", "table": "table of topic"}[source.read]
     which = f" {source.topic}" if source.topic else f"s like {source.pattern}"
@@ -74,18 +74,22 @@ def describe_sink(sink: Sink) -> str:
         key = f", key {', '.join(sink.key)}" if sink.key else ""
         return f"topic {sink.topic}{key}{', ' + sink.value if sink.value else ''}, {sink.guarantee} at {sink.brokers}"
     if sink.table is not None:
-        return f"table {sink.table.name} of {hidden(sink.table.url)}, key {', '.join(sink.table.key)}"
+        return (
+            f"table {sink.table.name} of {without_passwords(sink.table.url)}, key {', '.join(sink.table.key)}"
+        )
     if sink.parquet is not None:
-        return f"parquet {hidden(sink.parquet)}{', key ' + ', '.join(sink.key) if sink.key else ''}"
+        return (
+            f"parquet {without_passwords(sink.parquet)}{', key ' + ', '.join(sink.key) if sink.key else ''}"
+        )
     if sink.function is not None:
         return f"Python {sink.function.where}"
-    return f"{sink.format}{' ' + hidden(sink.path) if sink.path else ''}"
+    return f"{sink.format}{' ' + without_passwords(sink.path) if sink.path else ''}"
 
 
-def hidden(url: str) -> str:
-    """A URL without its passwords: neither that before the @, nor those that are parameters."""
+def without_passwords(url: str) -> str:
+    """A URL without passwords, in the user part and in parameters."""
     scheme, slashes, rest = url.partition("://")
-    # Up to the first /, else up to the ?: a password may have one of these in it, though it should not.
+    # Up to the first /, else up to the ?: a password may contain one of these, although it should not.
     ends = (rest.find("/"), rest.find("?"), len(rest))
     for end in ends:
         user, at, host = rest[: max(end, 0)].rpartition("@")
@@ -107,7 +111,7 @@ def as_json(plan: Plan, schemas: Mapping[str, str] | None = None) -> dict[str, A
     return {
         "pipeline": plan.name,
         "file": plan.file,
-        "checkpoint": hidden(plan.checkpoint_path),
+        "checkpoint": without_passwords(plan.checkpoint_path),
         "trigger": plan.trigger,
         "tables": {
             name: table | ({"schema": columns[name]} if name in columns else {})

@@ -1,6 +1,9 @@
-"""What may stand in a pipeline's file: a table for each kind of thing, with what every field means. docs/pipelines.md is held to it.
+"""The fields of a pipeline file: one table per section, with the meaning of each field.
 
-A field's `read` turns what was written into a value, or raises `ValueError` with a message that goes on from the field's name.
+docs/pipelines.md is tested against it.
+
+A field's `read` converts the given value, or raises `ValueError` with a message that continues the field's
+name.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from ottla.spark.pipeline.model import AVAILABLE_NOW, Function, Watermark
 _UNITS: Final = r"(?:milliseconds?|ms|seconds?|s|minutes?|min|hours?|h|days?|d)"
 _SPAN: Final = re.compile(rf"(\d+(?:\.\d+)?)\s*({_UNITS})", re.IGNORECASE)
 _SECONDS: Final = {"milliseconds": 0.001, "ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-#: Spark knows whole words only.
+#: Spark accepts only whole words.
 _WORDS: Final = {"ms": "milliseconds", "s": "seconds", "min": "minutes", "h": "hours", "d": "days"}
 VALUES: Final = ("string", "json", "avro", "protobuf")
 MODES: Final = ("append", "update", "complete")
@@ -23,7 +26,7 @@ MODES: Final = ("append", "update", "complete")
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field: its name in the file, how it is read, and what it means."""
+    """One field: its name, its parser and its meaning."""
 
     name: str
     read: Callable[[Any], Any]
@@ -32,7 +35,7 @@ class Field:
 
 def text(given: Any) -> str:
     if isinstance(given, bool) or not isinstance(given, str | int | float):
-        raise ValueError(f"must be a text, not {_kind(given)}")
+        raise ValueError(f"must be a string, not {_kind(given)}")
     if not str(given).strip():
         raise ValueError("must not be empty")
     return str(given).strip()
@@ -48,13 +51,13 @@ def one_of(*known: str) -> Callable[[Any], str]:
 
 
 def texts(given: Any) -> tuple[str, ...]:
-    """One text, or a list of them."""
+    """One string, or a list of strings."""
     if isinstance(given, list | tuple):
         found = tuple(text(each) for each in given)
         if not found:
             raise ValueError("must not be an empty list")
         if len(set(found)) < len(found):
-            raise ValueError("must not name one thing twice")
+            raise ValueError("names something twice: remove one")
         return found
     return (text(given),)
 
@@ -62,32 +65,32 @@ def texts(given: Any) -> tuple[str, ...]:
 def flag(given: Any) -> bool:
     if isinstance(given, bool):
         return given
-    # As ${NAME:-false} gives it.
+    # From ${NAME:-false}, for example.
     return one_of("true", "false")(given) == "true"
 
 
 def registry(given: Any) -> str:
-    """The address of a schema registry, or several with commas."""
+    """The URL of a schema registry, or several with commas."""
     from ottla.spark.values.registry import Location
 
     try:
         Location.of(text(given))
     except ValueError as error:
         raise ValueError(
-            str(error).removeprefix("registry: ").replace("as auth", "as registry_auth")
+            str(error).removeprefix("registry: ").replace("to auth", "to registry_auth")
         ) from None
     return text(given)
 
 
 def user_and_password(given: Any) -> str:
-    """What was written is not repeated: it is a secret."""
+    """The message does not repeat the value: it is secret."""
     if not isinstance(given, str) or ":" not in given:
         raise ValueError("must be USER:PASSWORD, as in registry_auth: ${REGISTRY_AUTH}")
     return given.strip()
 
 
 def mapping(given: Any) -> dict[str, str]:
-    """Names and values, as Spark and Kafka want them: texts."""
+    """Names and values, as strings for Spark and Kafka."""
     if not isinstance(given, Mapping):
         raise ValueError(f"must be names and values, not {_kind(given)}")
     found = {}
@@ -97,14 +100,14 @@ def mapping(given: Any) -> dict[str, str]:
         elif isinstance(value, str | int | float):
             found[str(name)] = str(value)
         else:
-            raise ValueError(f"has {_kind(value)} as the value of {name}: it must be a text or a number")
+            raise ValueError(f"has {_kind(value)} as the value of {name}: write a string or a number")
     return found
 
 
 def things(given: Any) -> Mapping[str, Any]:
-    """Names and what stands under them; each is read by a table of its own."""
+    """Names and their definitions, each parsed by its own table."""
     if not isinstance(given, Mapping):
-        raise ValueError(f"must be names with what they are, not {_kind(given)}")
+        raise ValueError(f"must be names with their definitions, not {_kind(given)}")
     return given
 
 
@@ -119,7 +122,7 @@ def whole_number(given: Any) -> int:
 
 
 def span(given: Any) -> str:
-    """A stretch of time, as Spark writes it: "10 seconds"."""
+    """A duration, as Spark writes it: "10 seconds"."""
     match = _SPAN.fullmatch(text(given))
     if match is None:
         raise ValueError(f"must be a number and a unit, as in 10 seconds or 500 ms, not {given!r}")
@@ -139,7 +142,7 @@ def trigger(given: Any) -> str:
         return span(given)
     except ValueError:
         raise ValueError(
-            f"must be a stretch of time as in 1 second, {AVAILABLE_NOW}, or once, not {given!r}"
+            f"must be a duration as in 1 second, {AVAILABLE_NOW}, or once, not {given!r}"
         ) from None
 
 
@@ -148,15 +151,13 @@ def watermark(given: Any) -> Watermark:
     try:
         return Watermark(column, span(delay))
     except ValueError:
-        raise ValueError(
-            f"must be a column and how late rows may come, as in at 10 seconds, not {given!r}"
-        ) from None
+        raise ValueError(f"must be a column and a delay, as in at 10 seconds, not {given!r}") from None
 
 
 def start(given: Any) -> str:
     word = text(given)
     if word not in ("earliest", "latest") and not word.startswith("{"):
-        raise ValueError(f"must be earliest, latest, or JSON of offsets a partition, not {word!r}")
+        raise ValueError(f"must be earliest, latest, or JSON with an offset per partition, not {word!r}")
     return word
 
 
@@ -183,90 +184,92 @@ def _kind(given: Any) -> str:
 
 
 PIPELINE: Final = (
-    Field("name", text, "what it is called; without it, the file's own name"),
-    Field("brokers", text, "HOST:PORT of a broker, several with commas; for every source and sink that has none of its own"),
-    Field("checkpoint", text, "the folder where progress and state are kept, each sink's in one of its name below it; a relative path is taken from the file's folder"),
-    Field("trigger", trigger, "how often a batch begins, as in 1 second; or available-now (once): all that is there, then the end"),
+    Field("name", text, "name of the pipeline; by default the name of the file"),
+    Field("brokers", text, "HOST:PORT of a broker, several with commas; the default for all sources and sinks"),
+    Field("checkpoint", text, "folder for progress and state, with one subfolder per sink; a relative path starts at the file's folder"),
+    Field("trigger", trigger, "interval of the micro-batches, as in 1 second; or available-now (once): process all available data, then exit"),
     Field("limits", things, "bounds, see below"),
-    Field("kafka", mapping, "settings of the clients under Kafka's names (security.protocol, …), for every source and sink; those that only consumers or only producers have are for sources, or for sinks, alone"),
-    Field("registry", registry, "URL of a schema registry, or several with commas, for every source and sink whose values are avro or protobuf"),
-    Field("registry_auth", user_and_password, "USER:PASSWORD for it, as in ${REGISTRY_AUTH}; never shown"),
-    Field("registry_ca", text, "the file of the authority that its certificate is of; a relative path is taken from the file's folder"),
+    Field("kafka", mapping, "client settings with Kafka's names (security.protocol, …), for all sources and sinks; consumer settings apply only to sources, producer settings only to sinks"),
+    Field("registry", registry, "URL of a schema registry, or several with commas; the default for all avro and protobuf values"),
+    Field("registry_auth", user_and_password, "USER:PASSWORD for the registry, as in ${REGISTRY_AUTH}; never shown"),
+    Field("registry_ca", text, "file with the CA certificate of the registry; a relative path starts at the file's folder"),
     Field("spark", mapping, "settings of the Spark session"),
-    Field("status", text, "the file that tells how it is getting on; without it, status.json in the checkpoint"),
-    Field("sources", things, "the tables that come from outside, by name"),
-    Field("steps", things, "the tables that are made of them, by name: an SQL text, or the fields below"),
-    Field("sinks", things, "where rows go, by name"),
+    Field("status", text, "the status file; by default status.json in the checkpoint"),
+    Field("sources", things, "input tables, by name"),
+    Field("steps", things, "tables computed from sources and steps, by name: a SQL text, or the fields below"),
+    Field("sinks", things, "outputs, by name"),
 )  # fmt: skip
 LIMITS: Final = (
-    Field("records", whole_number, "the most records of a topic in one batch, for every source that has no bound of its own"),
-    Field("stop", seconds, "how long a stop waits for the batch that is running, as in 30 seconds; then the batch is given up, and repeated at the next start"),
+    Field("records", whole_number, "maximum records of a topic per micro-batch; the default for all sources"),
+    Field("stop", seconds, "how long a stop waits for the running micro-batch, as in 30 seconds; then the micro-batch is aborted, and repeated at the next start"),
 )  # fmt: skip
 SOURCE: Final = (
     Field("topic", text, "the topic, or several with commas"),
-    Field("pattern", text, "a regular expression of topics, in place of topic"),
-    Field("brokers", text, "as above, for this one alone"),
-    Field("read", one_of("stream", "batch", "table"), "stream (the default): its rows as they come; batch: what is there when a batch begins; table: the same, but of each key the latest record only, without those deleted by a tombstone: what a compacted topic says"),
-    Field("value", one_of(*VALUES), "what the values are. Without it the columns are the record's own: key, value (bytes), topic, partition, offset, timestamp, …; with it they are the value's, and the record's own are there as _key, _topic, _partition, _offset and _timestamp"),
-    Field("schema", text, "the columns of a JSON value, as in id BIGINT, at TIMESTAMP; with a registry, the text of the schema to read by, in place of the latest of the subject"),
-    Field("registry", registry, "URL of the schema registry; with value: json it means JSON Schema, and schema is not needed"),
-    Field("registry_auth", user_and_password, "as above, for this one alone; what stands at the top is not told to another registry"),
-    Field("registry_ca", text, "as above, for this one alone"),
-    Field("subject", text, "the schema's name there; without it, the topic's name with -value"),
-    Field("message", text, "which message of a Protobuf schema the values are; without it, the first"),
-    Field("dead_letters", text, "a topic for records of a stream that cannot be decoded; without it the batch fails at the first one"),
-    Field("watermark", watermark, "a column of time and how late its rows may come, as in at 10 seconds"),
-    Field("start", start, "where the first run begins: earliest (the default), latest, or JSON of offsets"),
-    Field("group", text, "a consumer group that is told how far each batch has come, so that every Kafka tool shows the lag. Where several sinks read the source each tells it for itself, and the lag shown is that of whoever did so last"),
-    Field("records", whole_number, "the most records in one batch"),
-    Field("kafka", mapping, "settings of the client, for this one alone"),
-    Field("format", text, "another format of Spark's, as in rate, json or parquet, in place of a topic"),
-    Field("path", text, "the path of that format; a relative one is taken from the file's folder"),
-    Field("options", mapping, "options of the format, under Spark's names"),
+    Field("pattern", text, "a regular expression for topic names, instead of topic"),
+    Field("brokers", text, "as above, for this source"),
+    Field("read", one_of("stream", "batch", "table"), "stream (default): records as they arrive; batch: all records that exist when a micro-batch starts; table: the same, but only the latest record of each key, without keys deleted by a tombstone, as in a compacted topic"),
+    Field("value", one_of(*VALUES), "format of the values. Without it, the columns are those of the record: key, value (bytes), topic, partition, offset, timestamp, …. With it, they are the fields of the value, plus _key, _topic, _partition, _offset and _timestamp"),
+    Field("schema", text, "columns of a JSON value, as in id BIGINT, at TIMESTAMP; with a registry, the schema text to read with, instead of the subject's latest version"),
+    Field("registry", registry, "URL of the schema registry; with value: json it selects JSON Schema, and schema is not needed"),
+    Field("registry_auth", user_and_password, "as above, for this source; the top-level value is never sent to another registry"),
+    Field("registry_ca", text, "as above, for this source"),
+    Field("subject", text, "subject in the registry; by default TOPIC-value"),
+    Field("message", text, "message of a Protobuf schema; by default the first"),
+    Field("dead_letters", text, "topic for records of a stream that cannot be decoded; without it, such a record fails the micro-batch"),
+    Field("watermark", watermark, "a time column and the maximum delay of its rows, as in at 10 seconds"),
+    Field("start", start, "where the first run starts: earliest (default), latest, or JSON of offsets"),
+    Field("group", text, "consumer group to which offsets are committed after each micro-batch, so that Kafka tools show the lag. If several sinks read the source, each commits, and the lag shown is that of the last commit"),
+    Field("records", whole_number, "maximum records per micro-batch"),
+    Field("kafka", mapping, "client settings, for this source"),
+    Field("format", text, "another format of Spark, as in rate, json or parquet, instead of a topic"),
+    Field("path", text, "path for that format; a relative path starts at the file's folder"),
+    Field("options", mapping, "options of the format, with Spark's names"),
 )  # fmt: skip
 STEP: Final = (
     Field("sql", text, "a query over sources and other steps"),
-    Field("python", function, "FILE.py:FUNCTION, in place of sql: it is given DataFrames and returns one"),
+    Field("python", function, "FILE.py:FUNCTION, instead of sql: it receives DataFrames and returns one"),
     Field(
         "inputs",
         texts,
-        "what the function is given, in its order; in a Python file its parameters' names say it. Of a query, what it reads, where that is not to be told from its text",
+        "tables for the function, in the order of its parameters; in a Python file, by default the names "
+        "of the parameters. For a query: the tables it reads, if they cannot be found in the text",
     ),
     Field("watermark", watermark, "as for a source"),
 )
 SINK: Final = (
-    Field("from", text, "the step or source whose rows go there"),
+    Field("from", text, "the step or source whose rows are written"),
     Field("topic", text, "a topic"),
-    Field("table", things, "a table of a database: url, name and key, see below"),
-    Field("parquet", text, "a folder of Parquet files; with key, each key's latest row only; a relative path is taken from the file's folder"),
-    Field("python", function, "FILE.py:FUNCTION, called with each batch's DataFrame and the batch's number"),
-    Field("format", text, "another format of Spark's, as in console, memory or parquet"),
-    Field("path", text, "the path of that format; a relative one is taken from the file's folder"),
-    Field("options", mapping, "options of the format, or of a topic's sink, under Spark's names"),
-    Field("brokers", text, "as above, for this one alone"),
-    Field("key", texts, "the column that is the record's key, or several; one is written as its text, several as JSON. For parquet, the columns that tell rows apart"),
-    Field("order_by", text, "for a table, and parquet with a key: the column that tells which row of a key in one batch is the latest; without it, the offset, where rows have _topic, _partition and _offset"),
-    Field("tombstones", flag, "for a table, and parquet with a key: true lets a row whose columns beside the key are all null delete its key; without it such a row is a row"),
-    Field("value", one_of(*VALUES), "what the value is: json (of all columns but those that begin with _), string (of the one column that is not the key), avro or protobuf; without it the step must have a column value"),
-    Field("schema", text, "the schema's text, which is registered if it is not there; without it, the latest of the subject"),
+    Field("table", things, "a database table: url, name and key, see below"),
+    Field("parquet", text, "a folder of Parquet files; with key, only the latest row of each key; a relative path starts at the file's folder"),
+    Field("python", function, "FILE.py:FUNCTION, called with the DataFrame and the number of each micro-batch"),
+    Field("format", text, "another format of Spark, as in console, memory or parquet"),
+    Field("path", text, "path for that format; a relative path starts at the file's folder"),
+    Field("options", mapping, "options of the format, or of the topic sink, with Spark's names"),
+    Field("brokers", text, "as above, for this sink"),
+    Field("key", texts, "column of the record key, or several: one is written as text, several as JSON. For parquet, the columns that identify a row"),
+    Field("order_by", text, "for a table, and parquet with a key: column that decides which row of a key in one micro-batch is the latest; by default the offset, if rows have _topic, _partition and _offset"),
+    Field("tombstones", flag, "for a table, and parquet with a key: true: a row that is null in all columns besides the key deletes its key; by default such a row is written"),
+    Field("value", one_of(*VALUES), "format of the value: json (all columns that do not start with _), string (the only column besides the key), avro or protobuf; without it, the step needs a column value"),
+    Field("schema", text, "schema text, registered if it is missing; by default the subject's latest version"),
     Field("registry", registry, "URL of the schema registry"),
     Field("registry_auth", user_and_password, "as for a source"),
     Field("registry_ca", text, "as for a source"),
-    Field("subject", text, "the schema's name there; without it, the topic's name with -value"),
+    Field("subject", text, "subject in the registry; by default TOPIC-value"),
     Field("message", text, "as for a source"),
-    Field("dead_letters", text, "a topic for rows that cannot be written to the table"),
-    Field("guarantee", one_of("exactly-once", "at-least-once"), "for a topic: exactly-once (the default) or at-least-once"),
-    Field("mode", one_of(*MODES), "Spark's output mode: append (the default), update (the default of a table, and of parquet with a key) or complete"),
-    Field("trigger", trigger, "as above, for this one alone"),
-    Field("reset", flag, "true, for one run: go on though checkpoint and sink do not belong together, as after a checkpoint was deleted; see above"),
-    Field("kafka", mapping, "settings of the client, for this one alone"),
+    Field("dead_letters", text, "topic for rows that the database refuses"),
+    Field("guarantee", one_of("exactly-once", "at-least-once"), "for a topic: exactly-once (default) or at-least-once"),
+    Field("mode", one_of(*MODES), "Spark's output mode: append (default), update (default for a table, and for parquet with a key) or complete"),
+    Field("trigger", trigger, "as above, for this sink"),
+    Field("reset", flag, "true, for one run: continue although checkpoint and sink do not belong together, for example after a checkpoint was deleted; see above"),
+    Field("kafka", mapping, "client settings, for this sink"),
 )  # fmt: skip
 TABLE: Final = (
     Field(
         "url",
         text,
-        "the database, as in sqlite:///totals.db (beside the file; sqlite:////… is a path from the root), postgresql://user:password@host/db or mysql://…",
+        "the database, as in sqlite:///totals.db (relative to the file's folder; sqlite:////… is "
+        "absolute), postgresql://user:password@host/db or mysql://…",
     ),
-    Field("name", text, "the table; it is made if it is not there"),
-    Field("key", texts, "the columns that tell its rows apart"),
+    Field("name", text, "the table; created if it is missing"),
+    Field("key", texts, "the columns that identify a row"),
 )

@@ -1,8 +1,11 @@
-"""From a file to a plan: YAML is read, Python is run and its pipeline taken; functions that YAML names are found beside it.
+"""Loads a file as a plan: parses YAML, or runs Python and takes its pipeline.
 
-The functions and classes of a Python file, and of the modules that it imports from its own folder, travel to Spark's workers by value: a worker
-that once had an older version of a file cannot use that. Those modules are shipped as files, too (`Loaded.modules`), and so are those that it
-imports only inside functions; the folder stays on Python's path for them, behind all else, so that it hides nothing.
+Finds the functions that YAML names.
+
+Functions and classes of a Python file, and of modules in its folder, are sent to Spark's workers by value, so
+that a worker cannot use an older version of the file. These modules are also sent as files
+(`LoadedPipeline.modules`), including modules that are imported only inside functions. For them the folder
+stays on `sys.path`, last, so that it hides nothing.
 """
 
 from __future__ import annotations
@@ -18,25 +21,28 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ottla.spark.pipeline.beside import imported_from, loaded_from, top_of
 from ottla.spark.pipeline.builder import Pipeline, settings_from
+from ottla.spark.pipeline.local_modules import imported_from, loaded_from, top_of
 from ottla.spark.pipeline.model import Function, PipelineError, Plan, Problem
 from ottla.spark.pipeline.parser import read_plan
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
-    """A plan, and the Python that was run for it: its own files, and those beside them that they have imported."""
+class LoadedPipeline:
+    """A plan with its Python modules: `own` are its files, `beside` the imported modules of their folders."""
 
     plan: Plan
     own: tuple[ModuleType, ...] = ()
     beside: tuple[ModuleType, ...] = ()
-    #: What the workers are given: the modules beside as files, the packages as folders, imported by now or only inside functions.
+    #: Files and package folders to send to the workers, whether imported already or only inside functions.
     modules: tuple[Path, ...] = ()
 
 
-def load(path: Path, variables: Mapping[str, str] | None = None) -> Loaded:
-    """Raises `PipelineError`, and `FileNotFoundError`. `variables` go before the environment."""
+def load(path: Path, variables: Mapping[str, str] | None = None) -> LoadedPipeline:
+    """Load a pipeline.
+
+    `variables` override the environment. Raises `PipelineError` and `FileNotFoundError`.
+    """
     if not path.is_file():
         raise FileNotFoundError(2, "no such file", str(path))
     known = {**os.environ, **(variables or {})}
@@ -48,13 +54,16 @@ def load(path: Path, variables: Mapping[str, str] | None = None) -> Loaded:
         written = read_yaml(str(path), _text(path), known)
         return _with_functions(read_plan(written, path.stem), path.parent, known)
     raise PipelineError(
-        [Problem(str(path), None, "", "a pipeline is a file that ends in .yaml, .yml or .py")]
+        [Problem(str(path), None, "", "is not a pipeline file: use a name that ends in .yaml, .yml or .py")]
     )
 
 
-def load_together(paths: Sequence[Path], variables: Mapping[str, str] | None = None) -> list[Loaded]:
-    """Several files, each with the modules of its own folder. Raises as `load`; and where two of those have one name, since workers know one."""
-    found: list[Loaded] = []
+def load_together(paths: Sequence[Path], variables: Mapping[str, str] | None = None) -> list[LoadedPipeline]:
+    """Load several files, each with the modules of its folder.
+
+    Raises as `load`, and if two modules have the same name: workers can have only one.
+    """
+    found: list[LoadedPipeline] = []
     apart: dict[str, ModuleType] = {}
     places: dict[str, Path] = {}
     folders = list(sys.path)
@@ -67,9 +76,11 @@ def load_together(paths: Sequence[Path], variables: Mapping[str, str] | None = N
             for place in loaded.modules:
                 other = places.setdefault(place.stem, place)
                 if other != place:
-                    said = f"{place} and {other} have one name: run the pipelines apart, or rename one"
+                    said = (
+                        f"{place} and {other} have the same name: rename one, or run the pipelines separately"
+                    )
                     problems.append(Problem(str(path), None, "", said))
-            # The next file's import of a name looks into its own folder.
+            # So that the next file imports this name from its own folder.
             for module in loaded.beside:
                 apart.setdefault(module.__name__, module)
                 sys.modules.pop(module.__name__, None)
@@ -89,26 +100,26 @@ def _text(path: Path) -> str:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        said = f"is no UTF-8: the byte 0x{content[error.start]:02x} stands there; save the file as UTF-8"
+        said = f"is not UTF-8: it contains the byte 0x{content[error.start]:02x}; save the file as UTF-8"
         raise PipelineError([Problem(str(path), line, "", said)]) from None
 
 
-def _load_python(path: Path, variables: Mapping[str, str]) -> Loaded:
+def _load_python(path: Path, variables: Mapping[str, str]) -> LoadedPipeline:
     module, beside = _run(path, variables)
     found = {id(value): value for value in vars(module).values() if isinstance(value, Pipeline)}
     if len(found) != 1:
         said = (
             "has no pipeline: write pipeline = Pipeline(…)"
             if not found
-            else "has several pipelines: one a file"
+            else "has several pipelines: split the file, one pipeline per file"
         )
         raise PipelineError([Problem(str(path), None, "", said)])
     (pipeline,) = found.values()
-    return Loaded(pipeline.plan(str(path)), (module,), beside, _modules([module]))
+    return LoadedPipeline(pipeline.plan(str(path)), (module,), beside, _modules([module]))
 
 
-def _with_functions(plan: Plan, folder: Path, variables: Mapping[str, str]) -> Loaded:
-    """The plan with every FILE.py:NAME found."""
+def _with_functions(plan: Plan, folder: Path, variables: Mapping[str, str]) -> LoadedPipeline:
+    """Resolve every FILE.py:NAME of the plan."""
     ran: dict[Path, tuple[ModuleType, tuple[ModuleType, ...]]] = {}
 
     def find(function: Function, place: str) -> Function:
@@ -135,7 +146,7 @@ def _with_functions(plan: Plan, folder: Path, variables: Mapping[str, str]) -> L
         else sink
         for name, sink in plan.sinks.items()
     }
-    return Loaded(
+    return LoadedPipeline(
         dataclasses.replace(plan, steps=steps, sinks=sinks),
         tuple(module for module, _ in ran.values()),
         tuple({id(each): each for _, beside in ran.values() for each in beside}.values()),
@@ -159,8 +170,8 @@ def _as_callable(found: Any) -> Callable[..., Any]:
 
 
 def _run(path: Path, variables: Mapping[str, str]) -> tuple[ModuleType, tuple[ModuleType, ...]]:
-    """Run a file as a module; which modules of its folder did it import?"""
-    # A name that nothing else has: `json.py` must not hide Python's own.
+    """Run a file as a module. Returns the module, and the modules of its folder that it imported."""
+    # A unique name: `json.py` must not hide Python's json.
     name = f"ottla_pipeline_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
@@ -191,6 +202,6 @@ def _failure(path: Path, error: BaseException) -> Problem:
     ]
     said = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
     if "SESSION_OR_CONTEXT_NOT_EXISTS" in said:
-        # As udf(…) does at the top of a file.
-        said = "this needs a Spark session, and the file is read before Spark starts: move it into the step that uses it"
+        # For example udf(…) at module level.
+        said = "this needs a Spark session, but the file is loaded before Spark starts: move it into the step"
     return Problem(str(path), inside[-1].lineno if inside else None, "", said)

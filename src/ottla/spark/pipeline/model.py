@@ -1,7 +1,7 @@
-"""What a pipeline is, once its file has been read: sources, steps, sinks, and how they run. Pure values; both kinds of file become these.
+"""The model of a pipeline: sources, steps, sinks and settings, from YAML or Python. Plain data.
 
-Names of sources and steps are one set, since both are tables to the steps; names of sinks are another, since each is a streaming query
-with a checkpoint of its own, below the pipeline's.
+Sources and steps share one namespace, because both are tables for the steps. Sinks have another: each sink is
+a streaming query with its own checkpoint below the pipeline's.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ def _is_url(place: str) -> bool:
 
 
 def beside(file: str, place: str) -> str:
-    """A path of a pipeline's file: a relative one is taken from the file's folder, wherever the command is called."""
+    """Resolve a path of a pipeline file: a relative path starts at the file's folder."""
     return place if _is_url(place) else str(Path(file).absolute().parent / place)
 
 
 def database_beside(file: str, url: str) -> str:
-    """A database's URL; one of SQLite's names a path."""
+    """Resolve the relative path of a SQLite URL; other URLs are unchanged."""
     match = re.fullmatch(r"sqlite:///([^/].*)", url)
     if match is None:
         return url
@@ -38,13 +38,13 @@ def database_beside(file: str, url: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong with a file, and where: `sources.orders.watermark`, and the line if it is known."""
+    """A problem in a file and its place: `sources.orders.watermark`, and the line if it is known."""
 
     file: str
     line: int | None
     place: str
     message: str
-    #: Whether it is no fault of the file's: something was not there that may come back.
+    #: Not the file's fault: something was unavailable and may come back.
     is_outage: bool = False
 
     def __str__(self) -> str:
@@ -54,7 +54,7 @@ class Problem:
 
 
 class PipelineError(ValueError):
-    """A file that is no pipeline: all that is wrong with it, a line each."""
+    """The file is not a valid pipeline. The message has one line per problem."""
 
     def __init__(self, problems: list[Problem]) -> None:
         super().__init__("\n".join(map(str, problems)))
@@ -63,7 +63,7 @@ class PipelineError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function over DataFrames: the thing itself, or where it is to be found, FILE.py:NAME."""
+    """A function over DataFrames: the function itself, or its place, FILE.py:NAME."""
 
     where: str
     call: Callable[..., Any] | None = None
@@ -77,7 +77,7 @@ class Watermark:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A table that comes from outside: a topic, or any other format that Spark reads."""
+    """An input table: a topic, or another format that Spark reads."""
 
     name: str
     topic: str | None = None
@@ -99,7 +99,7 @@ class Source:
     start: str = "earliest"
     group: str | None = None
     records_max: int | None = None
-    # Passwords may be among them.
+    # May contain passwords.
     kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
@@ -110,7 +110,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A table that is made of others, in SQL or by a function."""
+    """A table computed by SQL or a function."""
 
     name: str
     sql: str | None = None
@@ -121,7 +121,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table of a database."""
+    """A database table."""
 
     url: str = field(repr=False)
     name: str
@@ -130,7 +130,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """Where a step's rows go: a topic, a table of a database, files, a function, or any other format that Spark writes."""
+    """An output: a topic, a database table, files, a function, or another format that Spark writes."""
 
     name: str
     input: str
@@ -156,14 +156,14 @@ class Sink:
     guarantee: str = "exactly-once"
     mode: str = "append"
     trigger: str | None = None
-    # Passwords may be among them.
+    # May contain passwords.
     kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The whole of it. Steps are in an order in which each comes after its inputs."""
+    """A whole pipeline. Each step comes after its inputs."""
 
     name: str
     file: str
@@ -182,7 +182,7 @@ class Plan:
 
     @property
     def status_path(self) -> str | None:
-        """The status file; None where the checkpoint is not on this machine's disk and no other place is named."""
+        """The status file; None if the checkpoint is not on a local disk and no other path is set."""
         if self.status is not None:
             return beside(self.file, self.status)
         place = self.checkpoint_path.removeprefix("file:")
@@ -195,7 +195,7 @@ class Plan:
         return self.steps[name].inputs if name in self.steps else ()
 
     def upstream(self, name: str) -> list[str]:
-        """The source or step of that name and all that it is made of, itself last."""
+        """The source or step of that name after all its direct and indirect inputs."""
         seen: dict[str, None] = {}
 
         def visit(each: str) -> None:

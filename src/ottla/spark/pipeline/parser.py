@@ -1,6 +1,8 @@
-"""From what was written, in YAML or Python, to the model: each field by its table, and all that is wrong with the file at once.
+"""Parses a file's content, from YAML or Python, into the model.
 
-Pure. `Written` is what both kinds of file come down to: nested names and values, and the line of each place where it is known.
+Reports all problems of the file at once. Pure.
+
+`FileContent` is common to both kinds of file: nested names and values, with line numbers if they are known.
 """
 
 from __future__ import annotations
@@ -40,8 +42,8 @@ Place = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """A file's content. Lines are known for some places, such as ("sources", "orders")."""
+class FileContent:
+    """The content of a file. Line numbers are known for some places, such as ("sources", "orders")."""
 
     file: str
     content: Mapping[str, Any]
@@ -50,7 +52,7 @@ class Written:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint for a name that is not known."""
+    """A hint for an unknown name."""
     names = list(known)
     near = difflib.get_close_matches(name, names, 1, 0.5)
     if near:
@@ -58,13 +60,13 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"known are {', '.join(names)}" if names else "there are none"
 
 
-def read_plan(written: Written, default_name: str) -> Plan:
-    """The pipeline; raises `PipelineError` with every problem that was found."""
-    return _Reading(written).pipeline(default_name)
+def read_plan(written: FileContent, default_name: str) -> Plan:
+    """Parse the pipeline. Raises `PipelineError` with all problems."""
+    return _PlanParser(written).pipeline(default_name)
 
 
-class _Reading:
-    def __init__(self, written: Written) -> None:
+class _PlanParser:
+    def __init__(self, written: FileContent) -> None:
         self._written = written
         self._problems = list(written.problems)
 
@@ -74,17 +76,16 @@ class _Reading:
         name = whole.get("name", default_name)
         if not _FILE_NAME.fullmatch(name):
             self._problem(
-                ("name",), f"{name!r} must be of letters, digits, _, . and -: the queries are named after it"
+                ("name",), f"{name!r} is part of the queries' names: use only letters, digits, _, . and -"
             )
         if "checkpoint" not in whole and "checkpoint" not in self._written.content:
             self._problem(
                 (),
-                "checkpoint is missing: a folder where progress is kept, as in checkpoint: ./checkpoints/"
-                + name,
+                "checkpoint is missing: add the folder for progress, as in checkpoint: ./checkpoints/" + name,
             )
         for each in ("registry_auth", "registry_ca"):
             if each in whole and "registry" not in self._written.content:
-                self._problem((each,), "goes with registry, which is missing here")
+                self._problem((each,), "needs registry: add it, or remove this field")
         sources = {
             each: self._source(each, given, whole, limits)
             for each, given in self._named(whole, "sources", _NAME)
@@ -96,7 +97,7 @@ class _Reading:
         self._check_names(sources, steps)
         for kind, found in (("sources", sources), ("sinks", sinks)):
             if not found and kind not in self._written.content:
-                self._problem((), f"{kind} are missing: a pipeline has at least one")
+                self._problem((), f"{kind} are missing: add at least one")
         ordered = self._graph(sources, steps, sinks)
         if self._problems:
             raise PipelineError(sorted(self._problems, key=lambda each: each.line or 0))
@@ -141,10 +142,10 @@ class _Reading:
         )
         written = [name for name in ("topic", "pattern", "format") if name in own]
         if len(written) > 1:
-            self._problem(place, f"has {' and '.join(written)}: it must have one of them")
+            self._problem(place, f"has {' and '.join(written)}: keep one of them")
         elif not written and isinstance(given, Mapping):
-            self._problem(place, "has neither topic nor pattern nor format: where do its rows come from?")
-        self._tell(place, wrong_with_source(own, source))
+            self._problem(place, "has neither topic nor pattern nor format: add one of them")
+        self._report(place, wrong_with_source(own, source))
         return source
 
     def _step(self, name: str, given: Any, sources: Mapping[str, Source]) -> Step:
@@ -159,7 +160,7 @@ class _Reading:
             and isinstance(given, Mapping)
             and not {"sql", "python"} & (given.keys() - own.keys())
         ):
-            both = "sql and python: it must have" if "sql" in own else "neither sql nor python: it must have"
+            both = "sql and python: keep" if "sql" in own else "neither sql nor python: add"
             self._problem(place, f"has {both} one of them")
         if "sql" in own:
             return Step(
@@ -177,7 +178,7 @@ class _Reading:
         )
 
     def _sql_inputs(self, text: str, sources: Mapping[str, Source]) -> tuple[str, ...]:
-        """As they are spelt where they are declared: names in SQL have no case."""
+        """The tables of a query, spelled as they are declared: SQL names are case-insensitive."""
         declared = {each.lower(): each for each in [*sources, *self._written.content.get("steps", {})]}
         return tuple(declared.get(each.lower(), each) for each in tables(text))
 
@@ -185,7 +186,7 @@ class _Reading:
         if function is None:
             return ()
         if function.call is None:
-            self._problem(place, f"inputs is missing: what is {function.where} given?")
+            self._problem(place, f"inputs is missing: list the tables for {function.where}")
             return ()
         return tuple(inspect.signature(function.call).parameters)
 
@@ -195,12 +196,12 @@ class _Reading:
         kinds = [each for each in KINDS if each in own]
         if isinstance(given, Mapping):
             if "from" not in given:
-                self._problem(place, "from is missing: which step's rows go there?")
+                self._problem(place, "from is missing: add the step whose rows are written")
             if len(kinds) > 1:
-                self._problem(place, f"has {' and '.join(kinds)}: it must have one of them")
+                self._problem(place, f"has {' and '.join(kinds)}: keep one of them")
             elif not kinds and not given.keys() & set(KINDS):
                 self._problem(
-                    place, "has neither topic nor table, parquet, python or format: where do its rows go?"
+                    place, "has neither topic nor table, parquet, python or format: add one of them"
                 )
         table = self._table(own.get("table"), (*place, "table"))
         sink = Sink(
@@ -229,7 +230,7 @@ class _Reading:
             kafka={**settings_for(whole.get("kafka", {}), Producing), **own.get("kafka", {})},
             options=own.get("options", {}),
         )
-        self._tell(place, wrong_with_sink(own, sink))
+        self._report(place, wrong_with_sink(own, sink))
         return sink
 
     def _table(self, given: Any, place: Place) -> Table | None:
@@ -246,7 +247,10 @@ class _Reading:
         return Table(url, own.get("name", ""), own.get("key", ()))
 
     def _registry(self, own: dict[str, Any], whole: dict[str, Any]) -> dict[str, Any]:
-        """Where the schemas are. Of JSON only what the thing itself says; and a password is told to no other registry than its own."""
+        """The schema registry.
+
+        JSON values use only their own; credentials are never sent to another registry.
+        """
         taken = whole if own.get("value") in WITH_REGISTRY else {}
         place = own.get("registry", taken.get("registry"))
         shared = whole if place is not None and place == whole.get("registry") else {}
@@ -262,30 +266,29 @@ class _Reading:
     # --- how they hang together ---------------------------------------------------------------------------
 
     def _check_names(self, sources: Mapping[str, Source], steps: Mapping[str, Step]) -> None:
-        """Sources and steps are tables of one Spark, to which Orders and orders are the same."""
+        """Sources and steps are tables of one Spark session, whose names are case-insensitive."""
         taken: dict[str, tuple[str, str]] = {}
         for kind, name in [*(("source", each) for each in sources), *(("step", each) for each in steps)]:
             other_kind, other = taken.setdefault(name.lower(), (kind, name))
             if (other_kind, other) == (kind, name):
                 continue
-            rule = (
-                "share their names" if other == name else "share their names, whose case makes no difference"
-            )
+            rule = "share their names" if other == name else "share their names, and case is ignored"
             self._problem(
-                (f"{kind}s", name), f"there is a {other_kind} {other} too: sources and steps {rule}"
+                (f"{kind}s", name),
+                f"there is also a {other_kind} {other}: sources and steps {rule}; rename one",
             )
 
     def _graph(
         self, sources: Mapping[str, Source], steps: Mapping[str, Step], sinks: Mapping[str, Sink]
     ) -> dict[str, Step]:
-        """The steps in their order. Names that nothing has, circles, and sinks that no stream reaches are problems."""
+        """Order the steps. Reports unknown names, cycles, and sinks without a stream."""
         known = [*sources, *steps]
         for name, step in steps.items():
             for each in step.inputs:
                 if each not in sources and each not in steps:
                     self._problem(
                         ("steps", name),
-                        f"reads {each}, which is no source and no step: {nearest(each, known)}",
+                        f"reads {each}, which is neither a source nor a step: {nearest(each, known)}",
                     )
         ordered: dict[str, Step] = {}
         open_steps: list[str] = []
@@ -298,7 +301,9 @@ class _Reading:
                 circle = open_steps[open_steps.index(name) :]
                 if frozenset(circle) not in circles:
                     circles.add(frozenset(circle))
-                    self._problem(("steps", name), f"reads itself, by way of {' ← '.join([*circle, name])}")
+                    self._problem(
+                        ("steps", name), f"reads itself: break the cycle {' ← '.join([*circle, name])}"
+                    )
                 return
             open_steps.append(name)
             for each in steps[name].inputs:
@@ -312,19 +317,19 @@ class _Reading:
             if sink.input and sink.input not in sources and sink.input not in steps:
                 self._problem(
                     ("sinks", name, "from"),
-                    f"{sink.input} is no source and no step: {nearest(sink.input, known)}",
+                    f"{sink.input} is neither a source nor a step: {nearest(sink.input, known)}",
                 )
             elif sink.input and not circles and not self._streams(sink.input, sources, steps):
                 self._problem(
                     ("sinks", name),
-                    f"nothing that {sink.input} is made of is a stream: give one of its sources read: stream",
+                    f"no source of {sink.input} is a stream: set read: stream for one of its sources",
                 )
         return ordered
 
     def _streams(self, name: str, sources: Mapping[str, Source], steps: Mapping[str, Step]) -> bool:
         if name in sources:
             return sources[name].read == "stream"
-        # A name that is not known has its problem already.
+        # An unknown name is already reported.
         return name not in steps or any(self._streams(each, sources, steps) for each in steps[name].inputs)
 
     # --- fields -------------------------------------------------------------------------------------------
@@ -333,11 +338,11 @@ class _Reading:
         for name, given in whole.get(kind, {}).items():
             if not isinstance(name, str) or not pattern.fullmatch(name):
                 rule = (
-                    "letters, digits and _, and no digit first"
+                    "letters, digits and _, without a digit at the start"
                     if pattern is _NAME
                     else "letters, digits, _, . and -"
                 )
-                self._problem((kind, str(name)), f"is no name for one of the {kind}: it must be of {rule}")
+                self._problem((kind, str(name)), f"is not a valid name in {kind}: use {rule}")
             else:
                 yield name, given
 
@@ -360,7 +365,7 @@ class _Reading:
                 self._problem((*place, name), str(error))
         return found
 
-    def _tell(self, place: Place, wrong: Iterable[Wrong]) -> None:
+    def _report(self, place: Place, wrong: Iterable[Wrong]) -> None:
         for name, message in wrong:
             self._problem((*place, name) if name else place, message)
 

@@ -1,4 +1,4 @@
-"""What only the world can tell of a plan: whether its topics are there, and whether Spark understands its steps."""
+"""Checks of a plan that need brokers or Spark: do its topics exist, and does Spark accept its steps?"""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from ottla.client.producer.settings import Producing
 from ottla.client.properties import settings_from
 from ottla.client.settings import Client, bootstrap_addresses
 from ottla.spark.clients import settings_for
-from ottla.spark.pipeline.causes import cause_of, is_the_files
+from ottla.spark.pipeline.causes import cause_of, is_file_fault
 from ottla.spark.pipeline.model import Plan, Problem, Sink, Source
-from ottla.spark.pipeline.queries import StepFailed, build_tables, parts, prepare
+from ottla.spark.pipeline.queries import StepFailed, build_tables, planned_queries, prepare
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-#: Brokers and what a client needs to speak to them: the places in the file that ask for topics there.
+#: Brokers and client settings: the places in the file that name topics there.
 _Wanted = dict[tuple[str, tuple[tuple[str, str], ...]], list[tuple[str, str]]]
 
 
 def check_topics(plan: Plan) -> list[Problem]:
-    """Topics of sources and sinks that are not there, and settings that are none of their clients. Those of a pattern may come later."""
+    """Report missing topics and invalid client settings. Topics of a pattern may be created later."""
     problems: list[Problem] = []
     wanted: _Wanted = {}
 
@@ -54,7 +54,7 @@ def check_topics(plan: Plan) -> list[Problem]:
 
 
 def require_topics(plan: Plan) -> None:
-    """Raises `StepFailed` with all that `check_topics` finds."""
+    """Raise `StepFailed` with all problems of `check_topics`."""
     problems = check_topics(plan)
     if problems:
         first, *others = problems
@@ -75,7 +75,8 @@ def _missing(
                 try:
                     admin.describe_topics([topic])
                 except TopicNotFound:
-                    said = f"there is no topic {topic} at {brokers}: ottla topic create {topic} --bootstrap {brokers}"
+                    create = f"ottla topic create {topic} --bootstrap {brokers}"
+                    said = f"there is no topic {topic} at {brokers}: run {create}"
                     problems.append(Problem(plan.file, None, place, said))
     except KafkaError as error:
         problems.append(Problem(plan.file, None, places[0][0], str(error), is_outage=True))
@@ -83,12 +84,14 @@ def _missing(
 
 
 def analyse(spark: SparkSession, plan: Plan) -> tuple[dict[str, DataFrame], list[Problem]]:
-    """What each source and step is to Spark, or the first one that is nothing to it; and all that is wrong with the sinks."""
+    """Return the DataFrame of each source and step, up to the first that fails, and all problems of the
+    sinks.
+    """
     problems: list[Problem] = []
     frames: dict[str, DataFrame] = {}
     try:
         frames = build_tables(spark, plan)
-        for part in parts(spark, plan, frames):
+        for part in planned_queries(spark, plan, frames):
             try:
                 prepare(plan, part, rehearses=True)
             except StepFailed as failed:
@@ -99,5 +102,5 @@ def analyse(spark: SparkSession, plan: Plan) -> tuple[dict[str, DataFrame], list
 
 
 def _problem(plan: Plan, failed: StepFailed) -> Problem:
-    said, is_outage = cause_of(str(failed.error)), not is_the_files(failed.error)
+    said, is_outage = cause_of(str(failed.error)), not is_file_fault(failed.error)
     return Problem(plan.file, None, failed.place, said, is_outage=is_outage)

@@ -1,4 +1,4 @@
-"""How a query is getting on, from what Spark says after each batch. Pure: JSON in, values and lines of text out."""
+"""The progress of a query, from Spark's report after each micro-batch. Pure: JSON in, values and text out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The last batch of one sink's query. Lag is counted a partition, "orders-0", after that batch."""
+    """The last micro-batch of one sink's query. Lag is per partition, "orders-0", after that micro-batch."""
 
     batch: int
     at: str
@@ -31,7 +31,7 @@ class Progress:
 
 
 def read_progress(said: Mapping[str, Any]) -> Progress:
-    """From Spark's own progress, as JSON."""
+    """Parse Spark's progress JSON."""
     states = said.get("stateOperators") or []
     durations = said.get("durationMs") or {}
     return Progress(
@@ -49,7 +49,7 @@ def read_progress(said: Mapping[str, Any]) -> Progress:
 
 
 def _number(given: Any) -> float:
-    """Spark says NaN of the first batch."""
+    """Convert a rate: Spark reports NaN for the first micro-batch."""
     try:
         number = float(given)
     except (TypeError, ValueError):
@@ -58,7 +58,7 @@ def _number(given: Any) -> float:
 
 
 def _lag(sources: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """Of the sources whose offsets are numbers by topic and partition, as those of topics are."""
+    """The lag of sources whose offsets are numbers by topic and partition."""
     found: dict[str, int] = {}
     for source in sources:
         latest, end = offsets(source.get("latestOffset")), offsets(source.get("endOffset"))
@@ -69,7 +69,7 @@ def _lag(sources: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 
 
 def offsets(said: Any) -> dict[str, int]:
-    """{"orders": {"0": 5}} as {"orders-0": 5}; empty for offsets of another kind."""
+    """Convert {"orders": {"0": 5}} to {"orders-0": 5}; empty for other kinds of offsets."""
     if not isinstance(said, Mapping):
         return {}
     return {
@@ -82,7 +82,7 @@ def offsets(said: Any) -> dict[str, int]:
 
 
 def one_line(progress: Mapping[str, Progress | None]) -> str:
-    """All queries, on one line of a terminal."""
+    """All queries in one line for a terminal."""
     parts = []
     for sink, last in progress.items():
         if last is None:
@@ -97,7 +97,7 @@ def one_line(progress: Mapping[str, Progress | None]) -> str:
 
 
 def brief(progress: Mapping[str, Progress | None]) -> str:
-    """Many queries, on one line of a terminal: what matters most of each."""
+    """Many queries in one line for a terminal: only rate and lag."""
     return "  |  ".join(
         f"{sink}: {last.rows_per_s_in:,.0f}/s  lag {last.lag_total:,}" if last else f"{sink}: starting"
         for sink, last in progress.items()

@@ -1,7 +1,9 @@
-"""A plan made into DataFrames and streaming queries. Decides nothing that the plan does not say; who runs it is `running`.
+"""Builds DataFrames and streaming queries from a plan.
 
-Every source and step becomes a temporary view of its name, so that SQL finds it. A sink's query is named after it and the pipeline, and has
-its checkpoint under its name.
+It decides nothing beyond the plan; `runner` runs the queries.
+
+Every source and step becomes a temporary view with its name, for SQL. A sink's query is named after the
+pipeline and the sink, and has its own checkpoint.
 """
 
 from __future__ import annotations
@@ -23,14 +25,14 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-#: What a query of undecodable records is called: its source's name with this behind it.
+#: The suffix of the query that writes a source's dead letters.
 DEAD_LETTERS: Final = ".dead-letters"
-#: Spark's setting by which whoever knows better has it not look.
+#: Spark's setting that disables its check of unsupported operations.
 _MODE_CHECK: Final = "spark.sql.streaming.unsupportedOperationCheck"
 
 
 class StepFailed(Exception):
-    """A step that cannot be made: which one, and what Spark or the function said."""
+    """A step cannot be built: its place, and the error of Spark or of the function."""
 
     def __init__(self, place: str, error: Exception) -> None:
         super().__init__(f"{place}: {error}")
@@ -39,24 +41,24 @@ class StepFailed(Exception):
 
 
 def build_tables(spark: SparkSession, plan: Plan) -> dict[str, DataFrame]:
-    """Every source and step that a sink needs, by name. Raises `StepFailed`."""
+    """Build every source and step that a sink needs. Raises `StepFailed`."""
     needed = {name for sink in plan.sinks.values() for name in plan.upstream(sink.input)}
     frames: dict[str, DataFrame] = {}
     for name, source in plan.sources.items():
         if name in needed:
-            with _told(f"sources.{name}"):
+            with _StepErrors(f"sources.{name}"):
                 _add(frames, name, _late(source_frame(spark, source), source))
     for name, step in plan.steps.items():
         if name not in needed:
             continue
-        with _told(f"steps.{name}"):
+        with _StepErrors(f"steps.{name}"):
             if step.sql is not None:
                 frame = spark.sql(step.sql)
             else:
                 assert step.function is not None and step.function.call is not None
                 frame = step.function.call(*(frames[each] for each in step.inputs))
                 if not hasattr(frame, "createOrReplaceTempView"):
-                    raise TypeError(f"{step.function.where} returned {frame!r}, and must return a DataFrame")
+                    raise TypeError(f"{step.function.where} returned {frame!r}: it must return a DataFrame")
             _add(frames, name, _late(frame, step))
     return frames
 
@@ -72,8 +74,8 @@ def _late(frame: DataFrame, thing: Any) -> DataFrame:
     return frame.withWatermark(thing.watermark.column, thing.watermark.delay)
 
 
-class _told:  # noqa: N801  # reads as a verb where it is used
-    """Whatever goes wrong inside is told with the place in the file."""
+class _StepErrors:
+    """Raises errors of its block as `StepFailed`, with the place in the file."""
 
     def __init__(self, place: str) -> None:
         self._place = place
@@ -90,7 +92,7 @@ class _told:  # noqa: N801  # reads as a verb where it is used
 
 
 def source_frame(spark: SparkSession, source: Source) -> DataFrame:
-    """What a source's table is made of: for a topic, with its values decoded."""
+    """The DataFrame of a source; for a topic, with decoded values."""
     if source.is_topic:
         frame = topic_frame(spark, source)
         if source.read == "table":
@@ -104,13 +106,13 @@ def source_frame(spark: SparkSession, source: Source) -> DataFrame:
 
 
 def topic_frame(spark: SparkSession, source: Source) -> DataFrame:
-    """The records of a topic, as they are."""
+    """The records of a topic, not decoded."""
     reader: Any = spark.readStream if source.read == "stream" else spark.read
     return reader.format(source.format).options(**source_options(source)).load()  # type: ignore[no-any-return]
 
 
 def source_options(source: Source) -> dict[str, str]:
-    """The options of format("ottla"). Those under `options` go before all others."""
+    """The options of format("ottla"). The field `options` overrides all others."""
     found = {"kafka.bootstrap.servers": source.brokers or "", **_kafka(source.kafka)}
     if source.pattern is not None:
         found["subscribePattern"] = source.pattern
@@ -130,7 +132,9 @@ def _kafka(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def latest_of_each_key(frame: DataFrame) -> DataFrame:
-    """What a compacted topic says: the latest record of each key, unless it is a tombstone. Records without a key say nothing."""
+    """The state of a compacted topic: the latest record of each key, without tombstones and records without a
+    key.
+    """
     from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
     rest = [name for name in frame.columns if name not in ("topic", "key")]
@@ -145,30 +149,30 @@ def latest_of_each_key(frame: DataFrame) -> DataFrame:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """A query to be: where in the file it stands, its sink and its rows."""
+class PlannedQuery:
+    """A query to start: its place in the file, its sink and its rows."""
 
     place: str
     sink: Sink
     frame: DataFrame
 
 
-def parts(spark: SparkSession, plan: Plan, frames: Mapping[str, DataFrame]) -> list[Part]:
-    """Every sink, and one for each source's records that cannot be decoded. Raises `StepFailed`."""
-    found = [Part(f"sinks.{name}", sink, frames[sink.input]) for name, sink in plan.sinks.items()]
+def planned_queries(spark: SparkSession, plan: Plan, frames: Mapping[str, DataFrame]) -> list[PlannedQuery]:
+    """The queries: one per sink, and one per source with dead letters. Raises `StepFailed`."""
+    found = [PlannedQuery(f"sinks.{name}", sink, frames[sink.input]) for name, sink in plan.sinks.items()]
     for name, source in plan.sources.items():
         if source.dead_letters is not None and name in frames:
             place = f"sources.{name}.dead_letters"
-            with _told(place):
-                # The group hears of the sinks, not of this query, which has a pace of its own.
+            with _StepErrors(place):
+                # Only the queries of the sinks commit to the group; this query has its own progress.
                 frame = unreadable(decoded(topic_frame(spark, _without_group(source)), source))
-            found.append(Part(place, _dead_letter_sink(name, source), frame))
+            found.append(PlannedQuery(place, _dead_letter_sink(name, source), frame))
     return found
 
 
-def prepare(plan: Plan, part: Part, *, rehearses: bool = False) -> DataStreamWriter:
-    """The query, checked as far as it can be before it starts; a rehearsal leaves nothing behind. Raises `StepFailed`."""
-    with _told(part.place):
+def prepare(plan: Plan, part: PlannedQuery, *, rehearses: bool = False) -> DataStreamWriter:
+    """Build and check a query. With `rehearses` it has no side effects. Raises `StepFailed`."""
+    with _StepErrors(part.place):
         writer = _writer(plan, part.sink, part.frame, rehearses)
         _check_mode(part.frame, part.sink.mode)
     return writer
@@ -177,12 +181,12 @@ def prepare(plan: Plan, part: Part, *, rehearses: bool = False) -> DataStreamWri
 def start_queries(
     spark: SparkSession, plan: Plan, frames: Mapping[str, DataFrame], *, once: bool
 ) -> dict[str, StreamingQuery]:
-    """Start every query, after all of them were found to be good: no row moves before. Raises `StepFailed`."""
-    writers = [(part, prepare(plan, part)) for part in parts(spark, plan, frames)]
+    """Check all queries, then start them: nothing is written if one is invalid. Raises `StepFailed`."""
+    writers = [(part, prepare(plan, part)) for part in planned_queries(spark, plan, frames)]
     queries: dict[str, StreamingQuery] = {}
     try:
         for part, writer in writers:
-            with _told(part.place):
+            with _StepErrors(part.place):
                 queries[part.sink.name] = _start(plan, part.sink, writer, once)
     except BaseException:
         for query in queries.values():
@@ -192,7 +196,10 @@ def start_queries(
 
 
 def _check_mode(frame: DataFrame, mode: str) -> None:
-    """Whether Spark can have this output mode: it would say so when the query starts, after others have. Not over Spark Connect."""
+    """Check whether Spark supports this output mode, before any query starts.
+
+    Not possible over Spark Connect.
+    """
     java = getattr(frame, "_jdf", None)
     if java is None or frame.sparkSession.conf.get(_MODE_CHECK, "true") != "true":
         return
@@ -222,7 +229,7 @@ def _without_group(source: Source) -> Source:
 
 
 def _start(plan: Plan, sink: Sink, writer: DataStreamWriter, once: bool) -> StreamingQuery:
-    # The table of a sink in memory is named after its query, and has no dots.
+    # The table of a memory sink is named after its query, and cannot contain dots.
     query_name = sink.name if sink.format == "memory" else f"{plan.name}.{sink.name}"
     writer = writer.queryName(query_name).option("checkpointLocation", plan.checkpoint_of(sink))
     writer = writer.outputMode(sink.mode)
@@ -240,7 +247,7 @@ def _writer(plan: Plan, sink: Sink, frame: DataFrame, rehearses: bool) -> DataSt
         options = _topic_options(plan, sink)
         read_plan(options, records.schema)
         if sink.mode == "update":
-            return records.writeStream.foreachBatch(_WriteBatch(options, plan.checkpoint_of(sink)))
+            return records.writeStream.foreachBatch(_BatchWriter(options, plan.checkpoint_of(sink)))
         return records.writeStream.format("ottla").options(**options)
     if sink.table is not None:
         rows = row_columns(frame, (*sink.table.key, sink.order_by))
@@ -266,8 +273,10 @@ def _topic_options(plan: Plan, sink: Sink) -> dict[str, str]:
     return options
 
 
-class _WriteBatch:
-    """A micro-batch as a write of its own, once by its `sinkId`: Spark lets no sink in Python have the update mode."""
+class _BatchWriter:
+    """Writes each micro-batch by `df.write`, exactly once by its `sinkId`: Python sinks cannot have output
+    mode update.
+    """
 
     def __init__(self, options: dict[str, str], checkpoint: str) -> None:
         self._options = options
@@ -276,7 +285,7 @@ class _WriteBatch:
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         options = dict(self._options)
         if "sinkId" in options:
-            # Over Spark Connect tasks are not told which query and batch is theirs.
+            # Over Spark Connect, tasks do not know their query and micro-batch.
             options["microBatch"] = f"{query_id_of(frame, self._checkpoint)}/{batch_id}"
         frame.write.format("ottla").mode("append").options(**options).save()
 
@@ -320,8 +329,11 @@ def _parquet_sink(plan: Plan, sink: Sink, path: str, rows: DataFrame) -> Callabl
 
 
 def row_columns(frame: DataFrame, kept: Iterable[str | None] = ()) -> DataFrame:
-    """The columns of a table's rows: those that begin with _ are the record's, and tell the sink only which of a key's rows is the latest; but
-    for those that are `kept`, since they are the key or the order."""
+    """Select the columns of a table's rows.
+
+    Columns that start with _ belong to the record: the sink uses them only to find the latest row of a key.
+    Those in `kept` are written, because they are the key or the order.
+    """
     place = ("topic", "partition", "offset")
     named = set(kept)
     if all(f"_{name}" in frame.columns and name not in frame.columns for name in place):

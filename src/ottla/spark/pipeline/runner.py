@@ -1,7 +1,7 @@
-"""A pipeline that runs: its queries started, watched, stopped; and what is known of them in the status file. One for each run.
+"""Runs a pipeline: starts, watches and stops its queries, and writes the status file. One object per run.
 
-A stop waits for the batch that is under way, up to a bound, and then gives it up: exactly-once sinks need no clean end, the next start only
-repeats less. Who runs it calls `look` a few times a second.
+A stop waits for the running micro-batch up to a time limit, then aborts it. Exactly-once sinks need no clean
+stop; the next start repeats the micro-batch. The caller calls `look` a few times per second.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.spark.pipeline.beside import as_file
 from ottla.spark.pipeline.causes import cause_of
-from ottla.spark.pipeline.loader import Loaded
+from ottla.spark.pipeline.loader import LoadedPipeline
+from ottla.spark.pipeline.local_modules import as_file
 from ottla.spark.pipeline.model import Plan
 from ottla.spark.pipeline.plan_check import require_topics
 from ottla.spark.pipeline.progress import Progress, read_progress
@@ -32,57 +32,59 @@ _POLL_S: Final = 0.05
 
 
 @dataclass(slots=True)
-class Watched:
-    """One query: the last that was heard of it."""
+class WatchedQuery:
+    """A query, and its last reported state."""
 
     query: StreamingQuery
     progress: Progress | None = None
     rows: int = 0
     state: str = RUNNING
     cause: str | None = None
-    #: The last batch whose rows are counted.
+    #: The last micro-batch whose rows are in the total.
     counted: int = -1
 
 
 class Run:
-    """Make it, `start`, `look` until nothing runs, `stop`."""
+    """One run of a pipeline: call `start`, then `look` until nothing runs, then `stop`."""
 
     def __init__(self, spark: SparkSession, plan: Plan) -> None:
         self._spark = spark
         self.plan = plan
         self._about = this_run(plan)
         self._written_s = 0.0
-        self.queries: dict[str, Watched] = {}
+        self.queries: dict[str, WatchedQuery] = {}
 
     def start(self, *, once: bool = False) -> None:
-        """Raises `StepFailed`; the status tells of it."""
-        self._tell(STARTING)
+        """Start all queries. Raises `StepFailed`, and writes it to the status file."""
+        self._write_status(STARTING)
         try:
             require_topics(self.plan)
             frames = build_tables(self._spark, self.plan)
             started = start_queries(self._spark, self.plan, frames, once=once)
         except StepFailed as failed:
-            self._tell("failed", f"{failed.place}: {cause_of(str(failed.error))}")
+            self._write_status("failed", f"{failed.place}: {cause_of(str(failed.error))}")
             raise
         except BaseException as error:
-            self._tell("stopped" if isinstance(error, KeyboardInterrupt) else "failed", cause_of(repr(error)))
+            self._write_status(
+                "stopped" if isinstance(error, KeyboardInterrupt) else "failed", cause_of(repr(error))
+            )
             raise
-        self.queries = {name: Watched(query) for name, query in started.items()}
-        self._tell(RUNNING)
+        self.queries = {name: WatchedQuery(query) for name, query in started.items()}
+        self._write_status(RUNNING)
 
     def look(self) -> bool:
-        """Hear of every query; gives whether all of them still run, or have come to a good end."""
+        """Update the state of every query. Returns whether none has failed."""
         for watched in self.queries.values():
             if watched.state != RUNNING:
                 continue
             active = watched.query.isActive
-            self._hear(watched)
+            self._update(watched)
             if not active:
                 error = watched.query.exception()
                 watched.state = "done" if error is None else "failed"
                 watched.cause = None if error is None else cause_of(str(error))
         if time.monotonic() - self._written_s >= _STATUS_EVERY_S:
-            self._tell(RUNNING)
+            self._write_status(RUNNING)
         return not self.failed
 
     @property
@@ -91,7 +93,7 @@ class Run:
 
     @property
     def failed(self) -> dict[str, str]:
-        """Why, by the name of the query."""
+        """The causes, by the name of the query."""
         return {name: each.cause or "" for name, each in self.queries.items() if each.state == "failed"}
 
     @property
@@ -99,11 +101,14 @@ class Run:
         return {name: watched.progress for name, watched in self.queries.items()}
 
     def stop(self, within_s: float | None = None) -> dict[str, str]:
-        """Stop what runs; gives how each ended: "stopped" after its batch, or "given up" in the middle of one."""
+        """Stop all queries.
+
+        Returns how each ended: "stopped" after its micro-batch, or "given up" during one.
+        """
         return stop_together([self], within_s)[0]
 
     def stopping(self, within_s: float | None = None) -> Iterator[dict[str, str]]:
-        """The same, a look at a time: gives how each has ended that has, until all have."""
+        """The same as a generator: yields how queries have ended so far, until all have."""
         deadline_s = time.monotonic() + (self.plan.stop_within_s if within_s is None else within_s)
         waiting = {name: watched for name, watched in self.queries.items() if watched.state == RUNNING}
         begun = {name: _batch(watched.query) for name, watched in waiting.items()}
@@ -123,41 +128,46 @@ class Run:
         self.finish()
         yield ends
 
-    def _end(self, watched: Watched) -> bool:
-        """Gives whether it has really ended: what it is at may hear of no interrupt, and ends with the process then."""
+    def _end(self, watched: WatchedQuery) -> bool:
+        """Stop a query.
+
+        Returns whether it has ended: code that ignores the interrupt ends only with the process.
+        """
         if watched.query.isActive:
             with contextlib.suppress(Exception):
-                # It may have failed by itself meanwhile, which is told below; or Spark has waited long enough (stopTimeout).
+                # The query may have failed by itself, which is reported below, or Spark's stopTimeout has
+                # passed.
                 watched.query.stop()
         has_ended = not watched.query.isActive
-        self._hear(watched)
+        self._update(watched)
         error = watched.query.exception()
         watched.state = "stopped" if error is None else "failed"
         watched.cause = None if error is None else cause_of(str(error))
         return has_ended
 
     def finish(self) -> None:
-        """Write the last status."""
+        """Write the final status."""
         states = {watched.state for watched in self.queries.values()}
-        self._tell("failed" if "failed" in states else "stopped" if "stopped" in states else "done")
+        self._write_status("failed" if "failed" in states else "stopped" if "stopped" in states else "done")
 
-    def _hear(self, watched: Watched) -> None:
+    def _update(self, watched: WatchedQuery) -> None:
         last = watched.query.lastProgress
         if last is None:
             return
-        heard = read_progress(json.loads(last.json))
-        if heard == watched.progress:
+        latest = read_progress(json.loads(last.json))
+        if latest == watched.progress:
             return
         seen = -1 if watched.progress is None else watched.progress.batch
-        # All that Spark remembers costs much to ask for, and is needed only when batches were quicker than we looked.
-        missed = _recent(watched.query) if heard.batch > seen + 1 else []
-        for each in [*missed, heard]:
+        # recentProgress is expensive. It is needed only if micro-batches were faster than the calls of
+        # `look`.
+        missed = _recent(watched.query) if latest.batch > seen + 1 else []
+        for each in [*missed, latest]:
             if each.batch > watched.counted and each.rows:
                 watched.rows += each.rows
                 watched.counted = each.batch
-        watched.progress = heard
+        watched.progress = latest
 
-    def _tell(self, state: str, cause: str | None = None) -> None:
+    def _write_status(self, state: str, cause: str | None = None) -> None:
         self._written_s = time.monotonic()
         path = self.plan.status_path
         if path is None:
@@ -181,7 +191,7 @@ class Run:
 
 
 def stop_together(runs: Sequence[Run], within_s: float | None = None) -> list[dict[str, str]]:
-    """Stop them all at once, in the time that the slowest needs; gives how the queries of each ended."""
+    """Stop all runs in parallel. Returns how the queries of each ended."""
     ends: list[dict[str, str]] = [{} for _ in runs]
     looks = {number: run.stopping(within_s) for number, run in enumerate(runs)}
     while looks:
@@ -204,8 +214,8 @@ def _batch(query: StreamingQuery) -> int:
     return -1 if last is None else int(last.batchId)
 
 
-def ship(spark: SparkSession, loaded: Loaded, py_files: Iterable[str], *, remote: bool) -> None:
-    """Make the pipeline's own Python known to the workers: its functions travel by value, the modules beside it as files, too."""
+def ship(spark: SparkSession, loaded: LoadedPipeline, py_files: Iterable[str], *, remote: bool) -> None:
+    """Send the pipeline's Python code to the workers: functions by value, and local modules as files."""
     from pyspark import cloudpickle
 
     for module in (*loaded.own, *loaded.beside):
@@ -217,4 +227,4 @@ def ship(spark: SparkSession, loaded: Loaded, py_files: Iterable[str], *, remote
             spark.sparkContext.addPyFile(path)
 
 
-__all__ = ["Run", "StepFailed", "Watched", "ship", "stop_together"]
+__all__ = ["Run", "StepFailed", "WatchedQuery", "ship", "stop_together"]

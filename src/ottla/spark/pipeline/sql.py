@@ -1,7 +1,8 @@
-"""Which tables an SQL text reads from: so that the order of steps, and names that do not exist, are known before Spark starts.
+"""Finds the tables that a SQL text reads, so that the order of steps and unknown names are known before Spark
+starts.
 
-Not a parser: it looks at words, brackets, where FROM and JOIN stand, and which names a WITH has given to whom. Spark itself has the last word
-when it analyses the text; where this is wrong about one, the step says its `inputs` itself.
+This is not a full parser: it looks at words, brackets, FROM, JOIN and the names that WITH defines. Spark
+analyses the text later. If a table is not found correctly, the step can set its `inputs`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _TOKEN: Final = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-#: What ends the list of tables behind FROM. ON and USING do not: `FROM a JOIN b ON a.id = b.id, c`.
+#: Words that end the table list after FROM. ON and USING do not: `FROM a JOIN b ON a.id = b.id, c`.
 _CLAUSES: Final = frozenset(
     (
         "WHERE", "GROUP", "HAVING", "ORDER", "LIMIT", "UNION", "INTERSECT", "EXCEPT", "MINUS", "WINDOW", "CLUSTER", "DISTRIBUTE",
@@ -40,7 +41,7 @@ _QUERY_STARTS: Final = frozenset(("SELECT", "WITH", "FROM", "VALUES", "TABLE"))
 class _Token:
     kind: str
     text: str = ""
-    #: What is in it, if it is a bracket.
+    #: The tokens inside, if this is a bracket.
     inside: list[_Token] = field(default_factory=list)
 
     @property
@@ -58,24 +59,25 @@ _NOTHING: Final = _Token("")
 
 
 def tables(text: str) -> list[str]:
-    """The names behind FROM and JOIN, each once, in their order; neither those of the text's own WITH nor calls such as range(3).
+    """The names after FROM and JOIN, each once, in order, without names defined by WITH and calls such as
+    range(3).
 
-    Names with a dot belong to a catalog and are left out too.
+    Names with a dot belong to a catalog and are left out.
     """
     found: dict[str, None] = {}
-    _Part(_nested(_tokens(text)), frozenset(), found).query()
+    _SqlScope(_nested(_tokens(text)), frozenset(), found).query()
     return list(found)
 
 
-class _Part:
-    """A query, or what is in a pair of brackets: read from its begin to its end. `own` are the names that a WITH around it has given."""
+class _SqlScope:
+    """A query, or the content of brackets. `own` are the names that WITH clauses around it define."""
 
     def __init__(self, tokens: list[_Token], own: frozenset[str], found: dict[str, None]) -> None:
         self._tokens = tokens
         self._own = own
         self._found = found
         self._at = 0
-        #: Whether a table comes next, and whether another one may come behind the next comma.
+        #: Whether a table is next, and whether another may follow after a comma.
         self._wanted = self._listing = False
 
     def _token(self, ahead: int = 0) -> _Token:
@@ -91,12 +93,12 @@ class _Part:
         self._relations()
 
     def relation(self) -> None:
-        """What is in brackets behind FROM, and is no query: a join."""
+        """Brackets after FROM that contain a join instead of a query."""
         self._wanted = self._listing = True
         self._relations()
 
     def values(self) -> None:
-        """What is in other brackets: values, among which may be queries, and tables where a function takes one."""
+        """Other brackets: values, which may contain queries, and table arguments of functions."""
         while self._at < len(self._tokens):
             token = self._token()
             before, behind = self._token(-1), self._token(1)
@@ -114,7 +116,7 @@ class _Part:
             self._at += 1
 
     def _common_tables(self) -> None:
-        """WITH a AS (…), b (x, y) AS (…): each name is known behind its own brackets; with RECURSIVE, in them too."""
+        """WITH a AS (…), b (x, y) AS (…): names are defined after their brackets; with RECURSIVE, also inside."""
         self._at += 1
         is_recursive = self._token().is_word("RECURSIVE") and self._token(1).is_name
         self._at += is_recursive
@@ -124,7 +126,7 @@ class _Part:
                 self._at += 1
             body = self._token(1)
             inside = self._own | {name} if is_recursive else self._own
-            _Part(body.inside, inside, self._found).query()
+            _SqlScope(body.inside, inside, self._found).query()
             self._own |= {name}
             self._at += 2
             if not self._token().is_sign(","):
@@ -152,17 +154,17 @@ class _Part:
             elif token.is_word("JOIN"):
                 self._wanted = True
             elif token.is_word("LATERAL") and self._token(1).is_word("VIEW"):
-                # Its columns stand behind commas; no table comes behind them.
+                # Columns follow with commas, but no table.
                 self._wanted = self._listing = False
             elif token.is_word("AS"):
-                # Whatever word it is, it is a name.
+                # Any word here is a name.
                 self._at += 1
             elif token.is_word(*_CLAUSES):
                 self._wanted = self._listing = False
             self._at += 1
 
     def _table(self) -> None:
-        """The name here: a table, if it is neither a call nor of a catalog."""
+        """The name here: a table, unless it is a call or belongs to a catalog."""
         name = self._token().text
         self._wanted = False
         self._at += 1
@@ -180,7 +182,7 @@ class _Part:
             self._at += 1
 
     def _bracket(self, bracket: _Token, *, of_tables: bool) -> None:
-        inside = _Part(bracket.inside, self._own, self._found)
+        inside = _SqlScope(bracket.inside, self._own, self._found)
         if inside._token().is_word(*_QUERY_STARTS) and not (
             inside._token().is_word("TABLE") and inside._token(1).kind == "bracket"
         ):
@@ -198,7 +200,7 @@ class _Part:
         )
 
     def _skip_rows(self) -> None:
-        """VALUES (1, x), (2, y): the commas between its rows are no list of tables."""
+        """VALUES (1, x), (2, y): the commas between rows do not separate tables."""
         self._wanted = False
         self._at += 1
         while self._token().kind == "bracket" or (
@@ -224,7 +226,7 @@ def _tokens(text: str) -> Iterator[_Token]:
 
 
 def _nested(tokens: Iterator[_Token]) -> list[_Token]:
-    """What is in brackets as one token. A bracket that is not closed ends with the text, one that was not opened is left out."""
+    """Nest brackets as one token. An unclosed bracket ends with the text; an unopened one is ignored."""
     open_parts: list[list[_Token]] = [[]]
     for token in tokens:
         if token.is_sign("("):

@@ -1,7 +1,7 @@
-"""What is known of a pipeline from outside: the status file that its runner writes, and the checkpoints that Spark writes.
+"""The state of a pipeline, read from outside: the runner's status file and Spark's checkpoints.
 
-The status file is one JSON object, replaced as a whole at most once a second; it stays when the run ends. Checkpoints are Spark's: of each query
-`offsets/N`, written before batch N, and `commits/N`, written after it.
+The status file is one JSON object, replaced at most once per second; it stays after the run. In a checkpoint,
+Spark writes `offsets/N` before micro-batch N and `commits/N` after it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def write_status(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def this_run(plan: Plan) -> dict[str, Any]:
-    """What a runner says of itself."""
+    """The runner's identity in the status file."""
     return {
         "pipeline": plan.name,
         "file": plan.file,
@@ -44,7 +44,10 @@ def now() -> str:
 
 
 def read_status(plan: Plan) -> dict[str, Any] | None:
-    """What is known; None if it never ran. A runner that died says nothing more, so its process is looked for."""
+    """Read the status; None if it never ran.
+
+    A killed runner cannot update the file, so its process is looked up.
+    """
     said: dict[str, Any] = {}
     path = plan.status_path
     if path is not None and Path(path).is_file():
@@ -64,13 +67,13 @@ def read_status(plan: Plan) -> dict[str, Any] | None:
 
 
 def checkpoint(folder: Path) -> dict[str, Any] | None:
-    """The last batch that was begun, the last that is done, and the offsets up to which the latter read."""
+    """The last started and the last committed micro-batch, and the offsets of the latter."""
     begun, done = _last(folder / "offsets"), _last(folder / "commits")
     if begun is None:
         return None
     places: dict[str, int] = {}
     if done is not None:
-        # A line of its version, one about the batch, then one a source.
+        # A version line, a line about the micro-batch, then one line per source.
         for line in (folder / "offsets" / str(done)).read_text(encoding="utf-8").splitlines()[2:]:
             places |= offsets(_json(line))
     return {"begun": begun, "done": done, "offsets": places}

@@ -1,11 +1,13 @@
-"""Values of records as columns, and columns as values: what `value:` of a source and of a sink means.
+"""Converts record values to columns and back: the meaning of `value:` in sources and sinks.
 
-A decoded source has the value's columns, and the record's own as _key, _topic, _partition, _offset and _timestamp. On the way there `_bad` says
-why a value could not be decoded; `readable` and `unreadable` part the two.
+A decoded source has the columns of the value, and _key, _topic, _partition, _offset and _timestamp of the
+record. In between, `_bad` holds the reason for a value that cannot be decoded; `readable` and `unreadable`
+separate the rows.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.spark.pipeline.model import Sink, Source
@@ -14,12 +16,14 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 _OWN: Final = ("topic", "partition", "offset", "timestamp")
-#: Spark puts a text that is no JSON of the schema here.
+#: Spark's column for text that does not match the JSON schema.
 _CORRUPT: Final = "_corrupt_record"
 
 
 def decoded(frame: DataFrame, source: Source) -> DataFrame:
-    """The record's own columns, its value as the struct `_decoded`, and `_bad`; the frame itself where nothing is decoded."""
+    """Add the record's columns, the value as struct `_decoded`, and `_bad`; without `value:` the frame is
+    unchanged.
+    """
     from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
     if source.value is None:
@@ -31,7 +35,7 @@ def decoded(frame: DataFrame, source: Source) -> DataFrame:
     elif source.value == "json" and source.registry is None:
         schema = f"{source.schema}, {_CORRUPT} STRING"
         value = F.from_json(text, schema, {"columnNameOfCorruptRecord": _CORRUPT})
-        fault = F.concat(F.lit("no JSON of the schema: "), F.left(F.col(f"_decoded.{_CORRUPT}"), F.lit(80)))
+        fault = F.concat(F.lit("not JSON of the schema: "), F.left(F.col(f"_decoded.{_CORRUPT}"), F.lit(80)))
         bad = F.when(F.col(f"_decoded.{_CORRUPT}").isNotNull(), fault)
     else:
         value, bad = _by_registry(source)
@@ -64,7 +68,10 @@ def _by_registry(source: Source) -> tuple[Column, Column]:
 
 
 def readable(frame: DataFrame, source: Source) -> DataFrame:
-    """The rows whose values could be decoded, as columns. Where no dead-letter topic takes the others, one of them fails the batch."""
+    """The rows with decoded values, as columns.
+
+    Without a dead-letter topic, a bad row fails the micro-batch.
+    """
     from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
     if source.value is None:
@@ -75,14 +82,14 @@ def readable(frame: DataFrame, source: Source) -> DataFrame:
         at = [F.col(name).cast("string") for name in ("_topic", "_partition", "_offset")]
         place = F.concat(at[0], F.lit("-"), at[1], F.lit(" offset "), at[2])
         message = F.concat(F.lit("the record at "), place, F.lit(" cannot be decoded: "), F.col("_bad"))
-        # In the value, not in a filter: Spark may ask whether a column is null before it looks at other filters, and drop the row.
+        # In the value, not in a filter: Spark may apply another filter first and drop the row.
         checked = F.when(F.col("_bad").isNull(), F.col("_decoded")).otherwise(F.raise_error(message))
         frame = frame.withColumn("_decoded", checked)
     return frame.select("_decoded.*", "_key", *(f"_{name}" for name in _OWN)).drop(_CORRUPT)
 
 
 def unreadable(frame: DataFrame) -> DataFrame:
-    """The others, as records of a dead-letter topic: as they were, with where and why in their headers."""
+    """The bad rows, as records for a dead-letter topic, with position and reason in the headers."""
     from ottla.spark.dead_letters import letters
 
     bad = frame.where("_bad IS NOT NULL")
@@ -90,7 +97,10 @@ def unreadable(frame: DataFrame) -> DataFrame:
 
 
 def encoded(frame: DataFrame, sink: Sink, *, rehearses: bool = False) -> DataFrame:
-    """The columns of a record: key, value, and whatever else a topic's sink takes. A rehearsal registers no schema, and its frame is not to be run."""
+    """The columns of a record: key, value, and others that the topic sink takes.
+
+    With `rehearses` no schema is registered, and the frame must not be run.
+    """
     from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
     _check_columns(frame, sink.key)
@@ -112,7 +122,7 @@ def encoded(frame: DataFrame, sink: Sink, *, rehearses: bool = False) -> DataFra
         rest = [name for name in data if name not in sink.key and (sink.key or name != "key")]
         if len(rest) != 1:
             raise ValueError(
-                f"value: string is of one column beside the key, and there are {', '.join(rest) or 'none'}"
+                f"value: string needs exactly one column besides the key, not {', '.join(rest) or 'none'}"
             )
         value = _as_text(frame, rest[0])
     else:
@@ -124,27 +134,27 @@ def _to_registry(rows: DataFrame, sink: Sink, rehearses: bool) -> Column:
     from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
     from ottla.spark.values import Location
-    from ottla.spark.values.codecs import plan, writing_plan
+    from ottla.spark.values.codecs import SchemaOptions, plan, writing_plan
     from ottla.spark.values.columns import written_by
     from ottla.spark.values.schema_fit import misfits
 
     assert sink.registry is not None
     location = Location.of(sink.registry, auth=sink.registry_auth, ca_file=sink.registry_ca)
     subject = sink.subject or f"{sink.topic}-value"
-    given: dict[str, Any] = {"schema_type": sink.value, "message": sink.message}
-    planned = plan(location, subject=None if sink.schema else subject, schema=sink.schema, **given)
+    options = SchemaOptions(subject=subject, schema=sink.schema, schema_type=sink.value, message=sink.message)
+    planned = plan(location, replace(options, subject=None) if sink.schema else options)
     wrong = misfits(planned, rows.schema)
     if wrong:
         raise ValueError(f"the rows do not fit the schema of {subject}: {'; '.join(wrong)}")
     if rehearses:
         return F.lit(None).cast("binary")
     if sink.schema is not None:
-        planned = writing_plan(location, subject, schema=sink.schema, **given)
+        planned = writing_plan(location, options)
     return written_by(planned, F.struct(*rows.columns))
 
 
 def _as_text(frame: DataFrame, name: str) -> Column:
-    """Bytes stay as they are."""
+    """Cast to string; bytes stay unchanged."""
     from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
     column = F.col(name)

@@ -1,6 +1,8 @@
-"""A pipeline in YAML: its content with the line of every place, and ${NAME} or ${NAME:-default} replaced by what is set. Pure.
+"""Reads a YAML pipeline: its content with line numbers, and ${NAME} or ${NAME:-default} replaced by settings.
 
-Variables are replaced in values, after YAML has been read: whatever they hold, it stays one value.
+Pure.
+
+Variables are replaced in values after YAML is parsed, so a variable always stays one value.
 """
 
 from __future__ import annotations
@@ -12,16 +14,16 @@ from typing import Any, Final
 import yaml
 
 from ottla.spark.pipeline.model import PipelineError, Problem
-from ottla.spark.pipeline.parser import Place, Written
+from ottla.spark.pipeline.parser import FileContent, Place
 
-#: No field is a date, and what looks like one need not be one.
+#: No field is a date; text that looks like one stays text.
 _DATE: Final = "tag:yaml.org,2002:timestamp"
-#: Any ${ that is not this is a mistake, and is found with no name.
+#: Any other ${ is an error, and matches without a name.
 _VARIABLE: Final = re.compile(r"\$(\$)?\{(?:([A-Za-z_]\w*)(?:(:-)([^}]*))?\})?")
 
 
-def read_yaml(file: str, text: str, variables: Mapping[str, str]) -> Written:
-    """Raises `PipelineError` where the text is no YAML of names and values."""
+def read_yaml(file: str, text: str, variables: Mapping[str, str]) -> FileContent:
+    """Parse the text. Raises `PipelineError` if it is not YAML with names and values."""
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError as error:
@@ -40,7 +42,7 @@ def read_yaml(file: str, text: str, variables: Mapping[str, str]) -> Written:
         )
     reading = _Content(file, variables)
     content = reading.value(node, ())
-    return Written(file, content, reading.lines, tuple(reading.problems))
+    return FileContent(file, content, reading.lines, tuple(reading.problems))
 
 
 class _Content:
@@ -55,7 +57,7 @@ class _Content:
     def value(self, node: yaml.Node, place: Place) -> Any:
         self.lines.setdefault(place, node.start_mark.line + 1)
         if any(node is each for each in self._open):
-            self._problem(node, place, "holds itself, by way of an alias")
+            self._problem(node, place, "contains itself through an alias: remove the alias")
             return None
         self._open.append(node)
         try:
@@ -68,18 +70,18 @@ class _Content:
 
     def _value(self, node: yaml.Node, place: Place) -> Any:
         if not node.tag.startswith("tag:yaml.org,2002:"):
-            self._problem(node, place, f"has the tag {node.tag}, which means nothing here")
+            self._problem(node, place, f"has the unsupported tag {node.tag}: remove it")
             return None
         if isinstance(node, yaml.MappingNode):
             found: dict[str, Any] = {}
             for key_node, value_node in node.value:
                 if not isinstance(key_node, yaml.ScalarNode):
-                    self._problem(key_node, place, "has a name that is no text")
+                    self._problem(key_node, place, "has a name that is not a string: quote it")
                     continue
                 name = str(key_node.value)
                 line = key_node.start_mark.line + 1
                 if name in found:
-                    self._problem(key_node, (*place, name), "is there twice: one name, one thing")
+                    self._problem(key_node, (*place, name), "is defined twice: rename one")
                 self.lines[*place, name] = line
                 found[name] = self.value(value_node, (*place, name))
             return found
@@ -98,7 +100,10 @@ class _Content:
             if escaped:
                 return match[0][1:]
             if name is None:
-                said = "${ must be followed by NAME} or by NAME:-default}, where a NAME is of letters, digits and _; a plain ${ is written $${"
+                said = (
+                    "${ must be followed by NAME} or NAME:-default}, with letters, digits and _ in NAME; "
+                    "write $${ for a plain ${"
+                )
                 self.problems.append(Problem(self._file, line, ".".join(place), said))
                 return match[0]
             if name in self._variables:
@@ -110,7 +115,8 @@ class _Content:
                     self._file,
                     line,
                     ".".join(place),
-                    f"{name} is not set: set it in the environment or with --set {name}=…, or give a default, ${{{name}:-…}}",
+                    f"{name} is not set: set it in the environment or with --set {name}=…, "
+                    f"or give a default, ${{{name}:-…}}",
                 )
             )
             return match[0]

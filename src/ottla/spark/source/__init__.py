@@ -1,1 +1,1 @@
-"""Topics as tables and as streams: what `spark.read` and `spark.readStream` with `format("ottla")` run on."""
+"""Reads topics: `spark.read` and `spark.readStream` with `format("ottla")`."""

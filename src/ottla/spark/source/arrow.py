@@ -1,6 +1,8 @@
-"""Polled columns as the Arrow batches that Spark takes: keys and values packed once, what is the same in every row made once.
+"""Converts polled columns to Arrow batches for Spark.
 
-No Python object is made for a record, except where headers are wanted. Spark wants timestamps in microseconds.
+Columns with one constant value are built once and reused.
+
+No Python object is created per record, except for headers. Spark expects timestamps in microseconds.
 """
 
 from __future__ import annotations
@@ -13,14 +15,14 @@ import pyarrow as pa
 from ottla.client.consumer.columns import Columns
 from ottla.records.record import Headers
 
-#: A time in ms that has no place in microseconds is the last, or first, that has.
+#: Timestamps beyond this many ms overflow in microseconds, and are clipped.
 _MS_MAX: Final = (2**63 - 1) // 1000
-#: As Spark's connector has them.
+#: The values of `timestampType` in Spark's connector.
 CREATE_TIME, LOG_APPEND_TIME = 0, 1
 
 
 class BatchMaker:
-    """Makes the batches of one partition, in the columns of a schema of the source."""
+    """Builds the Arrow batches of one partition, in the columns of the source's schema."""
 
     def __init__(self, schema: pa.Schema, topic: str, partition: int) -> None:
         self._schema = schema
@@ -67,7 +69,7 @@ def _microseconds(timestamps_ms: Any) -> pa.Array:
 
 
 def headers_array(rows: list[Headers], kind: pa.DataType) -> pa.Array:
-    """Lists of key and value; null for a record without headers, as Spark's connector has it."""
+    """Build the column of headers; null for a record without headers, as in Spark's connector."""
     counts = np.fromiter(map(len, rows), np.int32, len(rows))
     offsets = np.zeros(len(rows) + 1, np.int32)
     np.cumsum(counts, out=offsets[1:])

@@ -1,4 +1,7 @@
-"""Topics as a table: what `spark.read.format("ottla")` reads is fixed when the query is planned, in a Python process of its own."""
+"""Batch reads, `spark.read.format("ottla")`.
+
+The offsets are fixed when the query is planned, in its own process.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from ottla.client.offsets import EARLIEST, LATEST
-from ottla.spark.source.filters import Wanted, push_down
+from ottla.spark.source.filters import PushedFilters, push_down
 from ottla.spark.source.offsets import AtEnd, offsets_of, times_of
 from ottla.spark.source.options import source_options
 from ottla.spark.source.read_plan import Log, lost, not_before, ranges_of, split
@@ -25,26 +28,26 @@ _log = logging.getLogger("ottla.spark")
 
 
 class OttlaReader(DataSourceReader):
-    """Plans a batch and reads its slices. It is pickled to the workers, so it holds options alone."""
+    """Plans a batch and reads its slices. It is pickled to the workers, so it holds only options."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
         self._options = source_options(given, "batch")
         check_schema(schema, include_headers=self._options.include_headers)
         self._schema = schema
-        self._wanted = Wanted()
+        self._wanted = PushedFilters()
 
     def partitions(self) -> list[Slice]:
-        from ottla.spark.source.survey import Survey
+        from ottla.spark.source.topic_admin import TopicAdmin
 
-        options, wanted, survey = self._options, self._wanted, Survey(self._options)
-        partitions = survey.partitions()
+        options, wanted, topic_admin = self._options, self._wanted, TopicAdmin(self._options)
+        partitions = topic_admin.partitions()
         starting, ending = options.starting or AtEnd(EARLIEST), options.ending or AtEnd(LATEST)
         places = ((starting, options.starting_option), (ending, options.ending_option))
-        # Logs grow at their ends and go at their beginnings: beginnings are asked for first and ends last, so that what was asked for in
-        # between lies within, and is not taken for lost.
-        begins = survey.offsets(dict.fromkeys(partitions, EARLIEST))
-        answers = [survey.offsets(times_of(place, partitions, option)) for place, option in places]
-        latest = survey.latest(partitions)
+        # Logs grow at the end and shrink at the start. Asking for starts first and ends last keeps the
+        # offsets in between inside the range, so they are not reported as lost.
+        begins = topic_admin.offsets(dict.fromkeys(partitions, EARLIEST))
+        answers = [topic_admin.offsets(times_of(place, partitions, option)) for place, option in places]
+        latest = topic_admin.latest(partitions)
         logs = {tp: Log(begin, max(latest[tp], begin)) for tp, begin in begins.items()}
         starts, ends = (
             offsets_of(place, partitions, each, latest, option)
@@ -54,23 +57,24 @@ class OttlaReader(DataSourceReader):
         if losses and options.fail_on_data_loss:
             raise lost(losses)
         for loss in losses:
-            _log.warning("failOnDataLoss is false, going on without what is lost: %s", loss)
+            _log.warning("failOnDataLoss is false, skipping lost records: %s", loss)
         ranges = wanted.cut(ranges)
         times = wanted.times([range_.tp for range_ in ranges])
-        ranges = wanted.since(ranges, survey.offsets(times))
+        ranges = wanted.since(ranges, topic_admin.offsets(times))
         return slices(split(ranges, least=options.partitions_min, records_max=options.task_records_max))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        # Spark makes a partition of its own where there is none to read.
+        # Spark passes a partition of its own class if there is nothing to read.
         if isinstance(partition, Slice):
             yield from read_slice(self._options, arrow_schema(self._schema), partition)
 
 
 class FilteringReader(OttlaReader):
-    """A reader that is told of the query's filters before it plans.
+    """A reader that receives the query's filters before it plans.
 
-    It heeds them only if the options say so. Spark keeps one plan for each DataFrame that was loaded, and the filters of whichever query was
-    optimized last are in it: `f.where(a).union(f.where(b))` would read what passes b, twice.
+    It applies them only if the option filterPushdown is set. Spark keeps one plan per loaded DataFrame, with
+    the filters of the query that was optimized last: `f.where(a).union(f.where(b))` would apply filter b to
+    both halves.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  # Spark's name
@@ -80,13 +84,16 @@ class FilteringReader(OttlaReader):
         return left
 
 
-#: The program in which Spark asks a source what it makes of filters.
+#: The module of the process in which Spark pushes filters down.
 _FILTER_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 def batch_reader(given: Mapping[str, str], schema: StructType) -> OttlaReader:
-    """The reader for this process. One with `pushFilters` is refused by Spark wherever spark.sql.python.filterPushdown.enabled is false,
-    as it is by default: so there is such a one only where filters are pushed down."""
+    """Return the reader for this process.
+
+    Spark rejects a reader with `pushFilters` while spark.sql.python.filterPushdown.enabled is false, its
+    default. Such a reader is therefore returned only in the process that pushes filters down.
+    """
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     is_asked = _FILTER_WORKER in sys.modules or getattr(main, "name", None) == _FILTER_WORKER
     return (FilteringReader if is_asked else OttlaReader)(given, schema)

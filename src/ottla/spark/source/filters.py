@@ -1,7 +1,9 @@
-"""Filters of a query that spare it reading: on topic and partition, on offsets, and on times from one on.
+"""Filter pushdown: filters on topic, partition, offset and minimum timestamp reduce what is read.
 
-What a filter on topic, partition or offset leaves out is never fetched, so Spark need not look again. A time only says where to
-begin, since times need not grow with offsets: Spark still looks at every row. Everything here is pure.
+Pure functions.
+
+Filters on topic, partition and offset are applied here completely. A filter on timestamp only moves the start
+of the read, because timestamps may not grow with offsets; Spark still applies it to every row.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from ottla.client.metadata import TopicPartition
 from ottla.spark.source.offsets import NO_RECORD
 from ottla.spark.source.read_plan import Range
 
-#: Columns in which nothing is ever null.
+#: Columns that are never null.
 _NEVER_NULL: Final = frozenset(("topic", "partition", "offset", "timestamp", "timestampType"))
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TESTS: Final[dict[type[Filter], Callable[[Any, Any], bool]]] = {
@@ -51,13 +53,16 @@ _COMPARED_WITH: Final = {"topic": str, "partition": int, "offset": int}
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What is left to read. `tests` are filters on topic or partition; offsets are half open."""
+class PushedFilters:
+    """The filters that limit the read.
+
+    `tests` are filters on topic or partition; the offset range is half open.
+    """
 
     tests: tuple[Filter, ...] = ()
     offset_start: int = 0
     offset_end: int | None = None
-    #: Records before this time are not wanted.
+    #: Skip records before this time.
     since_ms: int | None = None
 
     def cut(self, ranges: Iterable[Range]) -> list[Range]:
@@ -70,14 +75,14 @@ class Wanted:
         return found
 
     def times(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """What to ask ListOffsets for."""
+        """The timestamps to send in ListOffsets."""
         if self.since_ms is None or self.since_ms <= 1:
             return {}
-        # One earlier: of records with one and the same time a sparse index may lead to a later one.
+        # One ms earlier: among records with equal timestamps, a sparse index may return a later one.
         return dict.fromkeys(partitions, self.since_ms - 1)
 
     def since(self, ranges: Iterable[Range], answers: Mapping[TopicPartition, int]) -> list[Range]:
-        """Without what is older. The answers must be younger than the ends of the ranges."""
+        """Drop older records. The answers must have been requested after the ends of the ranges."""
         found = []
         for each in ranges:
             first = answers.get(each.tp, each.start)
@@ -87,8 +92,8 @@ class Wanted:
         return found
 
 
-def push_down(filters: Sequence[Filter]) -> tuple[Wanted, list[Filter]]:
-    """What they leave to read, and those that Spark has to apply itself."""
+def push_down(filters: Sequence[Filter]) -> tuple[PushedFilters, list[Filter]]:
+    """Return the filters that limit the read, and the filters that Spark must apply itself."""
     tests: list[Filter] = []
     left: list[Filter] = []
     start = 0
@@ -112,7 +117,7 @@ def push_down(filters: Sequence[Filter]) -> tuple[Wanted, list[Filter]]:
             if time_ms is not None:
                 since_ms = time_ms if since_ms is None else max(since_ms, time_ms)
         left.append(each)
-    return Wanted(tuple(tests), start, end, since_ms), left
+    return PushedFilters(tuple(tests), start, end, since_ms), left
 
 
 def _column(filter_: Filter) -> str | None:
@@ -122,7 +127,10 @@ def _column(filter_: Filter) -> str | None:
 
 
 def _is_comparable(filter_: Filter, column: str) -> bool:
-    """Whether it is one of those known here, with values of the column's own type: null has rules of its own."""
+    """Whether the filter is supported, with values of the column's type.
+
+    Comparisons with null are not supported.
+    """
     inner = filter_.child if isinstance(filter_, Not) else filter_
     if type(inner) not in _TESTS:
         return False
@@ -139,7 +147,7 @@ def _passes(test: Filter, tp: TopicPartition) -> bool:
 
 
 def _offsets(filter_: Filter) -> tuple[int, int | None] | None:
-    """The offsets that pass, if they are one range."""
+    """The offsets that pass the filter, if they form one range."""
     match filter_:
         case EqualTo(_, value) | EqualNullSafe(_, value):
             return value, value + 1
@@ -163,7 +171,7 @@ def _offsets(filter_: Filter) -> tuple[int, int | None] | None:
 
 
 def _milliseconds(value: object) -> int | None:
-    """The time in whole ms at or before it."""
+    """The timestamp in ms, rounded down."""
     if not isinstance(value, datetime) or value.tzinfo is None:
         return None
     passed = value - _EPOCH

@@ -1,10 +1,11 @@
-"""Offsets as people and checkpoints write them, and the places at which a read may begin or end.
+"""Offsets in options and checkpoints, and the places where a read may start or end.
 
-In JSON offsets are `{"topic": {"partition": offset}}`, as in Spark's Kafka connector; -2 stands for the earliest and -1 for the latest. Spark
-tells two offsets apart by their text, so `to_json` always writes topics and partitions in the same order.
+As JSON, offsets are `{"topic": {"partition": offset}}`, as in Spark's Kafka connector; -2 is the earliest
+offset and -1 the latest. Spark compares offsets as strings, so `to_json` always sorts topics and partitions.
 
-A `Place` says where in each partition: at an end of the log, at offsets that were given, or at times. It is resolved in two pure
-steps: `times_of` is what to ask the brokers for (times of ListOffsets), `offsets_of` makes offsets of their answers.
+A `Place` is a position in each partition: an end of the log, a given offset, or a timestamp. Two pure
+functions resolve it: `times_of` returns the timestamps to send in ListOffsets, `offsets_of` converts the
+answers to offsets.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ottla.spark.options import OptionError
 Offsets: TypeAlias = dict[TopicPartition, int]
 JsonOffsets: TypeAlias = dict[str, dict[str, int]]
 
-#: What ListOffsets answers where no record is as young as asked for.
+#: The answer of ListOffsets if no record is at or after the timestamp.
 NO_RECORD: Final = -1
 
 
@@ -44,7 +45,7 @@ class AtTimes:
     """The first record at or after a time in ms: one time for all partitions, or one for each."""
 
     times: int | Mapping[TopicPartition, int]
-    #: Whether a partition without such a record is taken at its end; else that is an error.
+    #: Use the end of a partition without such a record. Otherwise, that is an error.
     or_latest: bool
 
 
@@ -59,16 +60,16 @@ def to_json(offsets: Mapping[TopicPartition, int]) -> JsonOffsets:
 
 
 def from_json(found: Any) -> Offsets:
-    """Raises `OptionError` for what has another form."""
+    """Parse offsets. Raises `OptionError` for JSON of another form."""
     if not isinstance(found, dict) or not all(isinstance(each, dict) for each in found.values()):
         raise OptionError('must be JSON like {"topic":{"0":23,"1":-2}}, with the partitions of each topic')
     offsets: Offsets = {}
     for topic, partitions in found.items():
         for partition, offset in partitions.items():
             if not str(partition).isdecimal():
-                raise OptionError(f"has a partition {partition!r} of topic {topic}: it must be a number")
+                raise OptionError(f"has a partition {partition!r} of topic {topic}: write a number")
             if isinstance(offset, bool) or not isinstance(offset, int):
-                raise OptionError(f"has {offset!r} for {topic} partition {partition}: it must be a number")
+                raise OptionError(f"has {offset!r} for {topic} partition {partition}: write a number")
             offsets[TopicPartition(topic, int(partition))] = offset
     return offsets
 
@@ -77,11 +78,11 @@ def read_json(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise OptionError(f"is no JSON ({error}): {text!r}") from None
+        raise OptionError(f"is not JSON ({error}): {text!r}") from None
 
 
 def read_place(text: str) -> Place:
-    """`earliest`, `latest`, or JSON of offsets."""
+    """Parse `earliest`, `latest`, or JSON of offsets."""
     word = text.strip().lower()
     if word in ("earliest", "latest"):
         return AtEnd(EARLIEST if word == "earliest" else LATEST)
@@ -105,7 +106,10 @@ def read_times(text: str) -> dict[TopicPartition, int]:
 
 
 def times_of(place: Place, partitions: Iterable[TopicPartition], option: str) -> dict[TopicPartition, int]:
-    """What to ask ListOffsets for. Raises `OptionError` where `place` names other partitions than there are."""
+    """The timestamps to send in ListOffsets.
+
+    Raises `OptionError` if `place` does not name exactly these partitions.
+    """
     wanted = sorted(partitions)
     if isinstance(place, AtEnd):
         return dict.fromkeys(wanted, place.end)
@@ -117,7 +121,7 @@ def times_of(place: Place, partitions: Iterable[TopicPartition], option: str) ->
         missing = ", ".join(str(tp) for tp in wanted if tp not in given)
         strange = ", ".join(str(tp) for tp in sorted(given) if tp not in wanted)
         raise OptionError(
-            f"option {option} must name every partition that is read and no other"
+            f"option {option} must name exactly the partitions that are read"
             + (f"; missing: {missing}" if missing else "")
             + (f"; not read: {strange}" if strange else "")
             + (" (-1 is the latest, -2 the earliest)" if isinstance(place, AtOffsets) else "")
@@ -134,7 +138,7 @@ def offsets_of(
     latest: Mapping[TopicPartition, int],
     option: str,
 ) -> Offsets:
-    """The offset in each partition; `answers` are those to `times_of`, `latest` the ends of the logs."""
+    """The offset in each partition. `answers` belong to `times_of`; `latest` are the log end offsets."""
     found: Offsets = {}
     for tp in partitions:
         offset = answers.get(tp, NO_RECORD)
@@ -143,8 +147,8 @@ def offsets_of(
         elif offset == NO_RECORD and isinstance(place, AtTimes):
             if not place.or_latest:
                 raise OptionError(
-                    f"option {option}: {tp} has no record at or after that time, so there is nowhere to begin; "
-                    "with startingOffsetsByTimestampStrategy=latest it begins at the end"
+                    f"option {option}: {tp} has no record at or after that time: set an earlier time, or "
+                    "startingOffsetsByTimestampStrategy=latest to start at the end"
                 )
             offset = latest[tp]
         found[tp] = offset

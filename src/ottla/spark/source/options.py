@@ -1,7 +1,7 @@
-"""The options of the source: one table, and the object that they become. Names, meanings and defaults are those of Spark's Kafka connector.
+"""Options of the source. Names, meanings and defaults are those of Spark's Kafka connector.
 
-Where this source differs it says so in the table: it reads committed records only unless told otherwise, and it commits offsets
-where a group is named. Options that only the other kind of query has are refused or left alone as the connector does it.
+Differences: the source reads only committed records by default, and it commits offsets if a group is named.
+Options of the other kind of query (batch or stream) are rejected or ignored, as in the connector.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _UNITS_MS: Final = {
 def duration_ms(value: str) -> int:
     found = _DURATION.fullmatch(value.strip().lower())
     if found is None:
-        raise OptionError(f"must be a time like 500ms, 10s, 15m or 1h, not {value!r}")
+        raise OptionError(f"must be a duration like 500ms, 10s, 15m or 1h, not {value!r}")
     return int(found[1]) * _UNITS_MS[found[2] or "ms"]
 
 
 def topic_list(value: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
     if not names:
-        raise OptionError("must name a topic, or several with commas between them")
+        raise OptionError("must name a topic, or several separated by commas")
     return names
 
 
@@ -44,7 +44,7 @@ def pattern(value: str) -> re.Pattern[str]:
     try:
         return re.compile(text(value))
     except re.error as error:
-        raise OptionError(f"is no regular expression ({error}): {value!r}") from None
+        raise OptionError(f"is not a regular expression ({error}): {value!r}") from None
 
 
 def partition_list(value: str) -> tuple[TopicPartition, ...]:
@@ -54,91 +54,98 @@ def partition_list(value: str) -> tuple[TopicPartition, ...]:
     partitions = [(topic, partition) for topic, each in found.items() for partition in each]
     for topic, partition in partitions:
         if isinstance(partition, bool) or not isinstance(partition, int) or partition < 0:
-            raise OptionError(f"has a partition {partition!r} of topic {topic}: it must be a number")
+            raise OptionError(f"has a partition {partition!r} of topic {topic}: write a number, 0 or more")
     if not partitions:
-        raise OptionError("must name a partition")
+        raise OptionError('must name a partition, as in {"topicA":[0]}')
     return tuple(sorted({TopicPartition(*each) for each in partitions}))
 
 
-#: Of these exactly one is given.
+#: Exactly one of these is required.
 CHOICES: Final = (
-    Option("subscribe", topic_list, None, "The topics to read, with commas between them."),
-    Option("subscribePattern", pattern, None, "A regular expression: all topics whose whole name matches it are read, later ones too."),
-    Option("assign", partition_list, None, 'The partitions to read, as JSON: `{"topicA":[0,1],"topicB":[2]}`.'),
+    Option("subscribe", topic_list, None, "Topics to read, separated by commas."),
+    Option("subscribePattern", pattern, None,
+           "Read all topics whose whole name matches this regular expression, including topics created later."),
+    Option("assign", partition_list, None, 'Partitions to read, as JSON: `{"topicA":[0,1],"topicB":[2]}`.'),
 )  # fmt: skip
 
 BOTH: Final = (
     Option("startingOffsets", read_place, None,
-           'Where to begin: `earliest` (what a batch does by itself), `latest` (what a stream does; a batch may not), or JSON with an offset '
-           'for every partition, -2 for the earliest, -1 for the latest: `{"topicA":{"0":23,"1":-2}}`. A stream goes on where its checkpoint is.'),
+           'Where to start: `earliest` (default of a batch), `latest` (default of a stream; not allowed in a batch), or JSON '
+           'with an offset for every partition, -2 for the earliest, -1 for the latest: `{"topicA":{"0":23,"1":-2}}`. '
+           'A restarted stream continues from its checkpoint instead.'),
     Option("startingTimestamp", whole_number(0), None,
-           "Begin at the first record at or after this time, in ms since 1970. Goes before the two others."),
+           "Start at the first record at or after this time, in ms since 1970. Overrides the other two starting options."),
     Option("startingOffsetsByTimestamp", read_times, None,
-           'The same with a time for every partition: `{"topicA":{"0":1000,"1":2000}}`. Goes before startingOffsets.'),
+           'The same, with a time for every partition: `{"topicA":{"0":1000,"1":2000}}`. Overrides startingOffsets.'),
     Option("startingOffsetsByTimestampStrategy", one_of("error", "latest"), "error",
-           "What to do where no record is that young: `error`, or begin at the `latest`."),
+           "If a partition has no record at or after the time: fail (`error`), or start at the end (`latest`)."),
     Option("failOnDataLoss", boolean, True,
-           "Whether records that are gone before they were read (retention, a deleted topic, a log that was cut off) end the query. The error "
-           "says which; with `false` the query goes on behind them, and they are logged."),
+           "Whether the query fails if records are lost before they are read (retention, a deleted topic, "
+           "a truncated log). "
+           "The error lists the lost offsets. With `false` the query logs them and continues after them."),
     Option("minPartitions", whole_number(1), None,
-           "How many tasks to read with at least: ranges of offsets are split, the longest into the most parts."),
-    Option("maxRecordsPerPartition", whole_number(1), None, "How many records a task reads at most: longer ranges of offsets are split."),
-    Option("includeHeaders", boolean, False, "Whether there is a column of headers."),
+           "Minimum number of tasks: offset ranges are split, longer ranges into more parts."),
+    Option("maxRecordsPerPartition", whole_number(1), None, "Maximum number of records per task: longer offset ranges are split."),
+    Option("includeHeaders", boolean, False, "Whether to add the column `headers`."),
     Option("groupIdPrefix", text, None,
-           "Taken for the sake of programs that set it: this source makes no groups of its own."),
+           "Accepted for compatibility and ignored: this source creates no consumer groups."),
     Option("kafkaConsumer.pollTimeoutMs", whole_number(1), 120_000,
-           "How long a task waits for records that must be there before it fails."),
-    Option("fetchOffset.numRetries", whole_number(0), 3, "How often brokers are asked again for topics and offsets when they do not answer."),
-    Option("fetchOffset.retryIntervalMs", whole_number(0), 1_000, "How long to wait in between."),
+           "How long a task waits for records before it fails."),
+    Option("fetchOffset.numRetries", whole_number(0), 3, "How often a failed request for topics or offsets is retried."),
+    Option("fetchOffset.retryIntervalMs", whole_number(0), 1_000, "Pause between these retries."),
 )  # fmt: skip
 
 BATCH: Final = (
-    Option("endingOffsets", read_place, None, "Where to end, before that offset: `latest` (by default) or JSON with an offset for every partition, -1 for the latest."),
-    Option("endingTimestamp", whole_number(0), None, "End before the first record at or after this time; at the latest where there is none."),
-    Option("endingOffsetsByTimestamp", read_times, None, "The same with a time for every partition."),
+    Option("endingOffsets", read_place, None,
+           "Where to end (exclusive): `latest` (default), or JSON with an offset for every partition, -1 for the latest."),
+    Option("endingTimestamp", whole_number(0), None,
+           "End before the first record at or after this time; at the latest offset if there is none."),
+    Option("endingOffsetsByTimestamp", read_times, None, "The same, with a time for every partition."),
     Option("filterPushdown", boolean, False,
-           "Whether filters of the query on topic, partition, offset and timestamp spare it reading. See below before it is switched on."),
+           "Whether filters on topic, partition, offset and timestamp reduce what is read. Read the section below first."),
 )  # fmt: skip
 
 STREAM: Final = (
     Option("maxOffsetsPerTrigger", whole_number(1), None,
-           "How many offsets a micro-batch takes at most, shared out by how much each partition has."),
+           "Maximum number of offsets per micro-batch, divided among partitions in proportion to their backlog."),
     Option("minOffsetsPerTrigger", whole_number(1), None,
-           "How many there must be before a micro-batch begins, unless `maxTriggerDelay` has passed."),
-    Option("maxTriggerDelay", duration_ms, 900_000, "How long `minOffsetsPerTrigger` may hold a micro-batch back: `15m` by default."),
+           "A micro-batch waits until this many offsets are available, or `maxTriggerDelay` has passed."),
+    Option("maxTriggerDelay", duration_ms, 900_000,
+           "Maximum delay of a micro-batch by `minOffsetsPerTrigger`; the default is `15m`."),
     Option("groupId", text, None,
-           "A consumer group into which a stream commits what it has finished, so that its lag is seen by every tool. Where a query goes on is its "
-           "checkpoint's, not the group's. `group.id` and `kafka.group.id` mean the same."),
+           "A consumer group to which the stream commits its offsets after each micro-batch, so that Kafka "
+           "tools show the lag. "
+           "The query itself continues from its checkpoint, never from the group. `group.id` and `kafka.group.id` mean the same."),
     Option("group.id", text, None, "See groupId."),
 )  # fmt: skip
 
 TABLE: Final = (*CHOICES, *BOTH, *BATCH, *STREAM)
 
-#: Settings of consumers that are not the user's here, and what there is instead.
+#: Consumer settings that cannot be set here, and what to use instead.
 _REFUSED: Final = {
-    "auto.offset.reset": "use startingOffsets; where a query goes on is its checkpoint's",
-    "key.deserializer": "keys are bytes; decode them with functions on the column",
-    "value.deserializer": "values are bytes; decode them with functions on the column",
-    "enable.auto.commit": "offsets are committed after each micro-batch if groupId is given",
-    "auto.commit.interval.ms": "offsets are committed after each micro-batch if groupId is given",
-    "interceptor.classes": "interceptors could change what is read; use functions on the columns",
-    "interceptors": "interceptors could change what is read; use functions on the columns",
-    "offset.store": "where a query goes on is its checkpoint's",
-    "on.poison": "nothing is deserialized here; decode with functions on the columns",
+    "auto.offset.reset": "use startingOffsets; a restarted query continues from its checkpoint",
+    "key.deserializer": "keys are bytes; decode them with column functions",
+    "value.deserializer": "values are bytes; decode them with column functions",
+    "enable.auto.commit": "offsets are committed after each micro-batch if groupId is set",
+    "auto.commit.interval.ms": "offsets are committed after each micro-batch if groupId is set",
+    "interceptor.classes": "interceptors could change what is read; use column functions",
+    "interceptors": "interceptors could change what is read; use column functions",
+    "offset.store": "a query continues from its checkpoint",
+    "on.poison": "nothing is deserialized here; decode with column functions",
 }  # fmt: skip
 
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """What was asked for. `kafka` holds the settings of clients, without a group."""
+    """The parsed options. `kafka` holds the client settings, without a group."""
 
-    # Passwords are among them.
+    # May contain passwords.
     kafka: Mapping[str, str] = field(repr=False)
     topics: tuple[str, ...] | None
     topic_pattern: re.Pattern[str] | None
     partitions: tuple[TopicPartition, ...] | None
     starting: Place | None
-    #: The name of the option that said so, for errors.
+    #: The name of the option, for error messages.
     starting_option: str
     ending: Place | None
     ending_option: str
@@ -161,21 +168,27 @@ class SourceOptions:
 
 
 def source_options(given: Mapping[str, str], kind: Kind | None = None) -> SourceOptions:
-    """Read and check them; `kind` None checks what both kinds of query have in common. Raises `OptionError`."""
+    """Parse and check options.
+
+    `kind` None checks only what batches and streams share. Raises `OptionError`.
+    """
     values, kafka = read_options(given, TABLE, 'the source "ottla"')
     chosen = [option.name for option in CHOICES if values[option.name] is not None]
     if len(chosen) != 1:
         raise OptionError(
-            f'the source "ottla" needs exactly one of subscribe, subscribePattern and assign, not {" and ".join(chosen) or "none"}'
+            'the source "ottla" needs exactly one of subscribe, subscribePattern and assign, not '
+            f"{' and '.join(chosen) or 'none'}"
         )
     group_id = _group_id(values, kafka)
     kafka = _client_settings(kafka)
     starting, starting_option = _starting(values)
     ending, ending_option = _ending(values)
     if kind == "stream" and ending is not None:
-        raise OptionError(f"option {ending_option} is for batches: a stream has no end")
+        raise OptionError(f"option {ending_option} is for batches; a stream has no end: leave it out")
     if kind == "stream" and values["filterPushdown"]:
-        raise OptionError("option filterPushdown is for batches: Spark tells streams in Python of no filters")
+        raise OptionError(
+            "option filterPushdown is for batches; Spark pushes no filters to Python streams: leave it out"
+        )
     if kind == "batch":
         _check_batch(starting, starting_option, ending, ending_option)
     if kind == "stream":
@@ -216,7 +229,7 @@ def _group_id(values: Mapping[str, Any], kafka: Mapping[str, str]) -> str | None
         if value
     }
     if len(set(named.values())) > 1:
-        raise OptionError(f"{' and '.join(named)} name different groups: give one of them")
+        raise OptionError(f"{' and '.join(named)} name different groups: set only one of them")
     return next(iter(named.values()), None)
 
 
@@ -252,10 +265,10 @@ def _check_batch(
 ) -> None:
     if starting == AtEnd(LATEST):
         raise OptionError(
-            f"option {starting_option}=latest is for streams: a batch that begins there is empty"
+            f"option {starting_option}=latest is for streams; a batch would be empty: use earliest or offsets"
         )
     if ending == AtEnd(EARLIEST):
-        raise OptionError(f"option {ending_option}=earliest leaves nothing to read")
+        raise OptionError(f"option {ending_option}=earliest leaves nothing to read: use latest or offsets")
     for place, option, end, word in (
         (starting, starting_option, LATEST, "-1 (latest)"),
         (ending, ending_option, EARLIEST, "-2 (earliest)"),
@@ -264,7 +277,8 @@ def _check_batch(
             wrong = next((tp for tp, offset in place.offsets.items() if offset == end), None)
             if wrong is not None:
                 raise OptionError(
-                    f"option {option} has {word} for {wrong}, which leaves a batch nothing to read"
+                    f"option {option} has {word} for {wrong}, which leaves a batch nothing to read: write "
+                    "an offset"
                 )
     _check_order(starting, starting_option, ending, ending_option)
 
@@ -272,7 +286,7 @@ def _check_batch(
 def _check_order(
     starting: Place | None, starting_option: str, ending: Place | None, ending_option: str
 ) -> None:
-    """Two offsets, or two times, of one partition: the end must not come before the start."""
+    """The ending offset or time of a partition must not be before the starting one."""
     if isinstance(starting, AtTimes) and isinstance(ending, AtTimes):
         first, last = starting.times, ending.times
     elif isinstance(starting, AtOffsets) and isinstance(ending, AtOffsets):
@@ -284,16 +298,19 @@ def _check_order(
             each if isinstance(each, int) else each.get(cast("TopicPartition", tp), -1)
             for each in (first, last)
         )
-        # Below zero are the ends of the log, and partitions that are not named, which is told elsewhere.
+        # Negative: an end of the log, or a partition that is not named, which `times_of` reports.
         if 0 <= end < start:
             raise OptionError(
-                f"option {ending_option} ({end}) lies before {starting_option} ({start})"
+                f"option {ending_option} ({end}) is before {starting_option} ({start})"
                 + (f" for {tp}" if tp is not None else "")
-                + ": give a later end, or leave it out to read all that is there"
+                + ": set a later end, or leave it out to read to the end of the log"
             )
 
 
 def _check_limits(values: Mapping[str, Any]) -> None:
     least, most = values["minOffsetsPerTrigger"], values["maxOffsetsPerTrigger"]
     if least is not None and most is not None and least > most:
-        raise OptionError(f"minOffsetsPerTrigger ({least}) must not be above maxOffsetsPerTrigger ({most})")
+        raise OptionError(
+            f"minOffsetsPerTrigger ({least}) is above maxOffsetsPerTrigger ({most}): lower the one or raise "
+            "the other"
+        )

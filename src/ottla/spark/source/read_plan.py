@@ -1,8 +1,10 @@
-"""What a query reads next, as ranges of offsets: split among tasks, limited by rate, and held against what the logs still have.
+"""The offset ranges that a query reads next: compared with the logs, limited by rate and split among tasks.
 
-Everything here is pure. `survey.py` asks the brokers, `batch.py` and `stream.py` put the two together. A range is half open, as offsets
-are in Kafka: it ends before `end`. Offsets are not records: compaction, markers and aborted transactions leave gaps, so counts of
-records are upper bounds.
+Pure.
+
+`topic_admin.py` asks the brokers; `batch.py` and `stream.py` combine the two. Ranges are half open: they end
+before `end`. Offsets are not records: compaction, transaction markers and aborted transactions leave gaps.
+Record counts are therefore upper bounds.
 """
 
 from __future__ import annotations
@@ -15,16 +17,16 @@ from typing import NamedTuple
 from ottla.client.metadata import TopicPartition
 from ottla.spark.source.offsets import Offsets
 
-#: Where a partition begins that was found while the query ran: all of it is new.
+#: Start offset of a partition that was discovered while the query ran.
 NEW_START = 0
 
 
 class DataLost(RuntimeError):
-    """Records were gone before they were read, and failOnDataLoss is true."""
+    """Records were lost before they were read, and failOnDataLoss is true."""
 
 
 class Log(NamedTuple):
-    """What the log of a partition has now: from `begin` to before `end`."""
+    """The offsets in a partition's log: `begin` is the log start offset, `end` is exclusive."""
 
     begin: int
     end: int
@@ -42,7 +44,7 @@ class Range(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Records of one partition that cannot be read; `end` None: nobody knows how many they were."""
+    """Records of one partition that cannot be read. `end` is None if their number is unknown."""
 
     tp: TopicPartition
     start: int
@@ -52,18 +54,20 @@ class Loss:
     def __str__(self) -> str:
         where = f"topic {self.tp.topic} partition {self.tp.partition}"
         if self.end is None:
-            return f"{where}: what followed offset {self.start} is gone: {self.why}"
+            return f"{where}: the records from offset {self.start} are lost: {self.why}"
         count = self.end - self.start
         return (
-            f"{where}: offsets {self.start} to {self.end - 1} are gone ({count} records at most): {self.why}"
+            f"{where}: offsets {self.start} to {self.end - 1} are lost (at most {count} records): {self.why}"
         )
 
 
 def lost(losses: Sequence[Loss]) -> DataLost:
-    """The error that tells of them."""
+    """The error for lost records."""
     told = "; ".join(map(str, losses[:20])) + (f"; and {len(losses) - 20} more" if len(losses) > 20 else "")
     return DataLost(
-        f"{told}. Set failOnDataLoss=false to go on without them, or choose other offsets (a stream: with a new checkpoint)"
+        f"{told}. Set failOnDataLoss=false to continue without these records, or set other offsets (in a "
+        "stream: with a "
+        "new checkpoint)"
     )
 
 
@@ -72,9 +76,11 @@ def not_before(
     ends: Mapping[TopicPartition, int],
     logs: Mapping[TopicPartition, Log],
 ) -> Offsets:
-    """Ends that lie before their starts, moved there: between a time and an offset, or before the earliest, there may be nothing to read.
+    """Move ends that are before their starts to the starts: between a timestamp and an offset there may be
+    nothing.
 
-    Nothing is lost then, as long as the log has the start. Where people wrote both ends in the wrong order the options say so.
+    No records are lost if the log contains the start. The options already reject ends that are written before
+    starts.
     """
     return {
         tp: max(end, starts[tp]) if tp in logs and starts[tp] <= logs[tp].end else end
@@ -87,7 +93,7 @@ def ranges_of(
     ends: Mapping[TopicPartition, int],
     logs: Mapping[TopicPartition, Log],
 ) -> tuple[list[Range], list[Loss]]:
-    """What is to be read from `starts` to `ends` and what of it is gone. Partitions that `starts` lacks are new."""
+    """The ranges to read from `starts` to `ends`, and the losses. Partitions missing in `starts` are new."""
     ranges: list[Range] = []
     losses = [
         Loss(tp, starts[tp], None, "the partition was deleted") for tp in sorted(set(starts) - set(ends))
@@ -98,15 +104,15 @@ def ranges_of(
             losses.append(Loss(tp, start, max(end, start), "the partition was deleted"))
             continue
         if end < start or start > log.end:
-            why = f"the log ends at {log.end}, so it was made anew or cut off"
+            why = f"the log ends at {log.end}: it was re-created or truncated"
             losses.append(Loss(tp, min(end, log.end), start, why))
             continue
         if start < log.begin and start < end:
-            why = f"the log begins at {log.begin} now" + ("" if tp in starts else " (the partition is new)")
+            why = f"the log starts at {log.begin}" + ("" if tp in starts else " (the partition is new)")
             losses.append(Loss(tp, start, min(log.begin, end), why))
             start = min(log.begin, end)
         if end > log.end:
-            why = f"the log ends at {log.end}, so it was made anew or cut off"
+            why = f"the log ends at {log.end}: it was re-created or truncated"
             losses.append(Loss(tp, max(log.end, start), end, why))
             end = log.end
         if start < end:
@@ -115,14 +121,16 @@ def ranges_of(
 
 
 def split(ranges: Iterable[Range], *, least: int | None, records_max: int | None) -> list[Range]:
-    """The ranges in parts, none longer than `records_max`, and so many parts as `least` says or more where there is as much to read."""
+    """Split the ranges into parts of at most `records_max` offsets, and into at least `least` parts if
+    possible.
+    """
     parts = [range_ for range_ in ranges if range_.size > 0]
     if records_max is not None:
         parts = [part for range_ in parts for part in _cut(range_, -(-range_.size // records_max))]
     if least is not None and len(parts) < least:
         total = sum(part.size for part in parts)
         counts = [max(least * part.size // total, 1) for part in parts]
-        # What rounding left over goes to those whose parts would be longest.
+        # The remainder of the rounding goes to the ranges with the longest parts.
         while sum(counts) < min(least, total):
             sizes = [
                 part.size / count if count < part.size else 0.0
@@ -140,10 +148,10 @@ def _cut(range_: Range, count: int) -> list[Range]:
 
 
 def limited(starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], most: int) -> Offsets:
-    """Ends so that no more than `most` offsets are read, shared out by how much each partition has.
+    """Limit the ends to at most `most` offsets in total, in proportion to each partition's backlog.
 
-    Each partition that has something gives one at least, or the small would wait for ever: with fewer than there are partitions
-    the limit is that one each.
+    Every partition with a backlog gets at least one offset, so that small ones do not starve. If `most` is
+    below the number of such partitions, each gets one.
     """
     sizes = {tp: max(end - starts.get(tp, NEW_START), 0) for tp, end in ends.items()}
     total = sum(sizes.values())
@@ -152,7 +160,8 @@ def limited(starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, 
     shares = {tp: max(most * size // total, 1) for tp, size in sizes.items() if size}
     left = most - sum(shares.values())
     for tp in sorted(shares, key=lambda tp: -sizes[tp]):
-        # Rounding down leaves less than one for each; those that were rounded up to one are paid for by the longest.
+        # Rounding down leaves less than one offset per partition; shares raised to one are taken from the
+        # largest.
         change = min(left, 1) if left > 0 else max(left, 1 - shares[tp])
         shares[tp] += change
         left -= change
@@ -160,10 +169,10 @@ def limited(starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, 
 
 
 def is_held_back(size: int, *, least: int | None, waited_ms: float, wait_ms_max: int) -> bool:
-    """Whether a micro-batch of that many offsets has to wait for more."""
+    """Whether a micro-batch of this size must wait for more offsets."""
     return least is not None and size < least and waited_ms < wait_ms_max
 
 
 def advanced(starts: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int]) -> int:
-    """How many offsets there are to read."""
+    """The number of offsets to read."""
     return sum(max(end - starts.get(tp, NEW_START), 0) for tp, end in latest.items())

@@ -1,7 +1,8 @@
-"""One task's reading: a range of offsets of one partition, from the broker into Arrow batches. It runs in Spark's Python workers.
+"""Reads one task's offset range of one partition into Arrow batches. Runs in Spark's Python workers.
 
-A position may move without records (compaction, markers, aborted transactions), and that counts as progress. What is read beyond the
-end of the range is cut off. Consumers are kept from one task to the next; between tasks they hold no partition, so they fetch nothing.
+The position may advance without records (compaction, transaction markers, aborted transactions). Records
+after the end of the range are dropped. Consumers are reused by later tasks; between tasks they have no
+assignment and fetch nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from ottla.client.metadata import TopicPartition
 from ottla.spark import clients
 from ottla.spark.source.options import SourceOptions
 from ottla.spark.source.read_plan import Log, Loss, Range, lost, ranges_of
-from ottla.spark.worker import spare_loaded
+from ottla.spark.worker import freeze_loaded_modules
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,28 +30,29 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("ottla.spark")
 
-#: Spark takes batches of 10,000 to 50,000 rows fastest; large records make smaller ones, or memory would be the limit.
+#: Spark is fastest with batches of 10,000 to 50,000 rows. Large records make smaller batches, to limit
+#: memory.
 ROWS_FIRST: Final = 10_000
 ROWS_MAX: Final = 50_000
 BATCH_BYTES: Final = 8 * 1024 * 1024
-#: What one fetch brings of a partition. A short range needs no more than the client's own default.
+#: Fetch size per partition. For a short range the client's default suffices.
 FETCH_BYTES: Final = 8 * 1024 * 1024
 SHORT_RANGE: Final = 5_000
-#: What is read is there, so a broker has no reason to hold a fetch; one that it holds would delay the next task's.
+#: The records exist, so a fetch need not wait for more. A waiting fetch would delay the next task.
 FETCH_WAIT_MS: Final = 5
-#: How long to wait before looking whether the position moved without records.
+#: Interval for checking whether the position advanced without records.
 _LOOK_MS: Final = 20
-#: After this long without anything a task looks whether the topic is still there.
+#: Without progress for this long, a task checks whether the topic still exists.
 _DOUBT_S: Final = 1.0
 
 
 class NoProgress(RuntimeError):
-    """Records that must be there did not come."""
+    """Expected records did not arrive."""
 
 
 @dataclass
 class Slice(InputPartition):
-    """What one task reads: the offsets from `start` to before `end`."""
+    """The offset range of one task; `end` is exclusive."""
 
     topic: str
     partition: int
@@ -63,18 +65,18 @@ def slices(ranges: list[Range]) -> list[Slice]:
 
 
 def read_slice(options: SourceOptions, schema: pa.Schema, part: Slice) -> Iterator[pa.RecordBatch]:
-    """The records of the slice, in batches."""
+    """Read the records of the slice, in batches."""
     defaults = {"fetch_max_wait_ms": FETCH_WAIT_MS}
     if part.end - part.start > SHORT_RANGE:
         defaults["max_partition_fetch_bytes"] = FETCH_BYTES
     given = {name.replace(".", "_") for name in options.kafka}
     settings: dict[str, Any] = {name: value for name, value in defaults.items() if name not in given}
     with clients.consumer(options.kafka, auto_offset_reset="none", **settings) as consumer:
-        yield from _Reading(options, schema, part, consumer).batches()
-    spare_loaded()
+        yield from _SliceReader(options, schema, part, consumer).batches()
+    freeze_loaded_modules()
 
 
-class _Reading:
+class _SliceReader:
     def __init__(self, options: SourceOptions, schema: pa.Schema, part: Slice, consumer: Consumer) -> None:
         from ottla.spark.source.arrow import BatchMaker
 
@@ -96,15 +98,15 @@ class _Reading:
             while self._position < self._end:
                 batch = self._next()
                 if self._position >= self._end:
-                    # Before the last batch is handed out: nothing is fetched that nobody wants.
+                    # Before the last batch is yielded, so that nothing more is fetched.
                     self._consumer.assign([])
                 if batch is not None and batch.num_rows:
                     yield batch
-                    # The time that Spark took is not the broker's.
+                    # Do not count Spark's processing time against the broker.
                     self._moved_at = time.monotonic()
         except TopicNotFound:
             self._consumer.assign([])
-            self._lose([Loss(self._tp, self._position, self._end, "the partition was deleted")])
+            self._report_losses([Loss(self._tp, self._position, self._end, "the partition was deleted")])
 
     def _next(self) -> pa.RecordBatch | None:
         try:
@@ -131,23 +133,25 @@ class _Reading:
             self._position, self._moved_at = position, now
             return
         if now - max(self._moved_at, self._looked_at) > _DOUBT_S:
-            # A topic that was deleted is waited for by the consumer, since it may be on its way: here it is gone.
+            # The consumer waits for a missing topic, because it may be new. Here a missing topic was deleted.
             self._looked_at = now
             self._consumer.partitions_for(self._tp.topic)
         if (now - self._moved_at) * 1000 > self._options.poll_timeout_ms:
             raise NoProgress(
-                f"topic {self._tp.topic} partition {self._tp.partition}: nothing came at offset {self._position} for "
-                f"{now - self._moved_at:.1f} s, though the range to read ends at {self._end}. Look at the brokers, "
+                f"topic {self._tp.topic} partition {self._tp.partition}: no records at offset "
+                f"{self._position} for "
+                f"{now - self._moved_at:.1f} s, but the range to read ends at {self._end}: check the "
+                "brokers, "
                 "or raise kafkaConsumer.pollTimeoutMs"
             )
 
     def _go_behind_gap(self) -> None:
-        """The position is not in the log: behind the gap, if the options allow it."""
+        """The position is not in the log: continue after the gap, if the options allow it."""
         tp = self._tp
         begin = self._consumer.beginning_offsets([tp])[tp]
         log = Log(begin, max(self._consumer.end_offsets([tp])[tp], begin))
         ranges, losses = ranges_of({tp: self._position}, {tp: self._end}, {tp: log})
-        self._lose(losses)
+        self._report_losses(losses)
         if not ranges:
             self._position = self._end
             return
@@ -155,8 +159,8 @@ class _Reading:
         self._consumer.seek(tp, ranges[0].start)
         self._see_position()
 
-    def _lose(self, losses: list[Loss]) -> None:
+    def _report_losses(self, losses: list[Loss]) -> None:
         if losses and self._options.fail_on_data_loss:
             raise lost(losses)
         for loss in losses:
-            _log.warning("failOnDataLoss is false, going on without what is lost: %s", loss)
+            _log.warning("failOnDataLoss is false, skipping lost records: %s", loss)

@@ -1,4 +1,4 @@
-"""The columns of the source, as Spark's own Kafka connector has them, and the check of a schema that somebody gives instead."""
+"""The columns of the source, which are those of Spark's Kafka connector, and the check of a user's schema."""
 
 from __future__ import annotations
 
@@ -36,18 +36,19 @@ def columns(*, include_headers: bool) -> StructType:
 
 
 def source_schema(given: Mapping[str, str]) -> StructType:
-    """The columns that these options ask for. What is wrong with the options is told here, before anything is planned."""
+    """The columns for these options. Invalid options are rejected here, before the query is planned."""
     return columns(include_headers=source_options(given).include_headers)
 
 
 def check_schema(schema: StructType, *, include_headers: bool) -> None:
-    """Raise `OptionError` where the schema is not the source's own: it has always the same columns."""
+    """Raise `OptionError` if the schema is not the fixed schema of this source."""
     wanted = columns(include_headers=include_headers)
     if [(field.name, field.dataType) for field in schema] == [(f.name, f.dataType) for f in wanted]:
         return
     extra = [field.name for field in schema if field.name not in wanted.names]
-    hint = " (headers come with the option includeHeaders=true)" if "headers" in extra else ""
+    hint = " (set the option includeHeaders=true for headers)" if "headers" in extra else ""
     raise OptionError(
-        f"the schema {schema.simpleString()} is not that of this source{hint}: leave .schema(…) out, "
-        f"and take what you need with .select(…); its columns are {wanted.simpleString()}"
+        f"the schema {schema.simpleString()} is not the schema of this source{hint}: leave .schema(…) out "
+        "and use "
+        f".select(…); the columns are {wanted.simpleString()}"
     )

@@ -1,8 +1,9 @@
-"""Topics as a stream: `spark.readStream.format("ottla")`.
+"""Streaming reads: `spark.readStream.format("ottla")`.
 
-Spark keeps one of these in a Python process beside the driver, where all but `read` is called, one call at a time; `read` runs in the
-workers, on a pickled copy that was never asked anything. Offsets are the checkpoint's: what a group is told is for people to see, never
-where a query goes on. A micro-batch that is repeated after a failure has the same start and end, so it reads the same.
+Spark keeps one reader in a Python process next to the driver and calls its methods one at a time. Only `read`
+runs in the workers, on a pickled copy. Offsets come from the checkpoint. Offsets committed to a group are
+only for monitoring. A micro-batch that is repeated after a failure has the same start and end, so it reads
+the same records.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from ottla.client.metadata import TopicPartition
-    from ottla.spark.source.survey import Survey
+    from ottla.spark.source.topic_admin import TopicAdmin
 
 _log = logging.getLogger("ottla.spark")
 
@@ -47,57 +48,60 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = source_options(given, "stream")
         check_schema(schema, include_headers=self._options.include_headers)
         self._schema = schema
-        self._asking: Survey | None = None
-        #: The ends of the logs when they were last asked for.
+        self._made_admin: TopicAdmin | None = None
+        #: The log end offsets of the last request.
         self._latest: Offsets | None = None
-        #: With Trigger.AvailableNow: where the query ends.
+        #: With Trigger.AvailableNow: the end of the query.
         self._target: Offsets | None = None
-        #: Whether the offsets of the checkpoint were held against what the logs still have.
+        #: Whether the checkpoint's offsets were compared with the logs.
         self._is_checked = False
         self._triggered_at: float | None = None
-        #: What the group has been told.
-        self._told: Offsets | None = None
+        #: The offsets last committed to the group.
+        self._committed: Offsets | None = None
 
     @property
-    def _survey(self) -> Survey:
-        if self._asking is None:
-            from ottla.spark.source.survey import Survey
+    def _topic_admin(self) -> TopicAdmin:
+        if self._made_admin is None:
+            from ottla.spark.source.topic_admin import TopicAdmin
 
-            self._asking = Survey(self._options)
-        return self._asking
+            self._made_admin = TopicAdmin(self._options)
+        return self._made_admin
 
     # Offsets
 
     def initialOffset(self) -> JsonOffsets:  # noqa: N802  # Spark's name, as are those below
-        options, survey = self._options, self._survey
-        partitions = survey.partitions()
+        options, topic_admin = self._options, self._topic_admin
+        partitions = topic_admin.partitions()
         place = options.starting or AtEnd(LATEST)
-        latest = survey.latest(partitions)
-        logs = survey.logs(partitions, latest)
-        answers = survey.offsets(times_of(place, partitions, options.starting_option))
+        latest = topic_admin.latest(partitions)
+        logs = topic_admin.logs(partitions, latest)
+        answers = topic_admin.offsets(times_of(place, partitions, options.starting_option))
         starts = offsets_of(place, partitions, answers, latest, options.starting_option)
-        # What was written since the ends were asked for makes no difference: a start may be younger than they are.
+        # Records written after the log end offsets were requested are no loss: a start may be newer.
         logs = {tp: Log(log.begin, max(log.end, answers.get(tp, 0))) for tp, log in logs.items()}
-        self._lose(ranges_of(starts, {tp: max(starts[tp], log.end) for tp, log in logs.items()}, logs)[1])
+        self._report_losses(
+            ranges_of(starts, {tp: max(starts[tp], log.end) for tp, log in logs.items()}, logs)[1]
+        )
         self._is_checked = True
         found = {tp: min(max(start, logs[tp].begin), logs[tp].end) for tp, start in starts.items()}
         if self._target is not None:
-            # Spark asks for the end of such a query first: what was written in between must not end it before it begins.
+            # Spark requests the end of such a query first. Records written since then must not end it too
+            # early.
             self._target |= {tp: max(self._target.get(tp, latest[tp]), start) for tp, start in found.items()}
         return to_json(found)
 
     def latestOffset(self, start: JsonOffsets, limit: ReadLimit) -> JsonOffsets:  # noqa: N802
         starts = from_json(start)
-        # Spark tells of the end of a micro-batch when the next one begins; that it asks for a next one tells so sooner.
-        self._tell(starts)
+        # Spark calls `commit` when the next micro-batch begins. The request for the next one comes earlier.
+        self._commit_to_group(starts)
         ends = self._ends(starts)
         known = {tp: offset for tp, offset in starts.items() if tp in ends}
         if not self._is_checked:
-            self._lose(ranges_of(known, ends, self._survey.logs(ends, ends))[1])
+            self._report_losses(ranges_of(known, ends, self._topic_admin.logs(ends, ends))[1])
             self._is_checked = True
         new = [tp for tp in ends if tp not in known]
         if new:
-            known |= self._survey.offsets(dict.fromkeys(new, EARLIEST))
+            known |= self._topic_admin.offsets(dict.fromkeys(new, EARLIEST))
         now = time.monotonic()
         size = advanced(known, ends)
         waited_ms = (now - self._triggered_at) * 1000 if self._triggered_at is not None else float("inf")
@@ -108,7 +112,10 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json(limited(known, ends, limit.max_rows) if isinstance(limit, ReadMaxRows) else ends)
 
     def _is_short(self, limit: ReadLimit, size: int, waited_ms: float) -> bool:
-        """Whether the micro-batch waits for more. Where the end of the query is known, it would wait for ever."""
+        """Whether the micro-batch waits for more records.
+
+        If the end of the query is known, waiting would hang it.
+        """
         if isinstance(limit, ReadAllAvailable) or self._target is not None:
             return False
         least = limit.min_rows if isinstance(limit, ReadMinRows) else self._options.trigger_offsets_min
@@ -116,14 +123,14 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return is_held_back(size, least=least, waited_ms=waited_ms, wait_ms_max=wait_ms_max)
 
     def _ends(self, starts: Offsets) -> Offsets:
-        """Where the logs end now: with AvailableNow, where they ended when the query began."""
-        ends = dict(self._target) if self._target is not None else self._survey_ends()
+        """The log end offsets; with AvailableNow, those at the start of the query."""
+        ends = dict(self._target) if self._target is not None else self._log_ends()
         for _attempt in range(self._options.retries):
             if not _is_behind(ends, starts):
                 break
-            # A leader that has just been elected may not know yet how far its log counts.
+            # A newly elected leader may not know its high watermark yet.
             time.sleep(self._options.retry_interval_ms / 1000)
-            ends = self._survey_ends()
+            ends = self._log_ends()
             if self._target is not None:
                 self._target = dict(ends)
         gone = [
@@ -131,11 +138,11 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ]
         cut_off = {tp: end for tp, end in ends.items() if end < starts.get(tp, 0)}
         logs = {tp: Log(0, end) for tp, end in cut_off.items()}
-        self._lose(gone + ranges_of({tp: starts[tp] for tp in cut_off}, cut_off, logs)[1])
+        self._report_losses(gone + ranges_of({tp: starts[tp] for tp in cut_off}, cut_off, logs)[1])
         return ends
 
-    def _survey_ends(self) -> Offsets:
-        self._latest = self._survey.latest(self._survey.partitions_left())
+    def _log_ends(self) -> Offsets:
+        self._latest = self._topic_admin.latest(self._topic_admin.partitions_left())
         return dict(self._latest)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -150,61 +157,61 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return None if self._latest is None else to_json(self._latest)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._target = self._survey_ends()
+        self._target = self._log_ends()
 
     # Reading
 
     def partitions(self, start: JsonOffsets, end: JsonOffsets) -> list[Slice]:
         ends = from_json(end)
         starts = {tp: offset for tp, offset in from_json(start).items() if tp in ends}
-        # What `latestOffset` has not seen is asked for now: a batch of an earlier run, and partitions that are new.
+        # Not seen by `latestOffset`: batches of an earlier run, and new partitions.
         doubted = {tp for tp in ends if not self._is_checked or tp not in starts}
         logs = {tp: Log(0, max(end, starts[tp])) for tp, end in ends.items() if tp not in doubted}
         if doubted:
             logs |= self._doubted_logs(doubted, ends)
         self._is_checked = True
         ranges, losses = ranges_of(starts, ends, logs)
-        self._lose([loss for loss in losses if loss.tp in doubted])
+        self._report_losses([loss for loss in losses if loss.tp in doubted])
         options = self._options
         return slices(split(ranges, least=options.partitions_min, records_max=options.task_records_max))
 
     def _doubted_logs(self, doubted: set[TopicPartition], ends: Offsets) -> dict[TopicPartition, Log]:
-        there = doubted.intersection(self._survey.partitions_left())
-        latest = self._survey.latest(there)
+        there = doubted.intersection(self._topic_admin.partitions_left())
+        latest = self._topic_admin.latest(there)
         for _attempt in range(self._options.retries):
             if not _is_behind(latest, ends):
                 break
             # As in `_ends`.
             time.sleep(self._options.retry_interval_ms / 1000)
-            latest = self._survey.latest(there)
-        return self._survey.logs(there, latest)
+            latest = self._topic_admin.latest(there)
+        return self._topic_admin.logs(there, latest)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, Slice):
             yield from read_slice(self._options, arrow_schema(self._schema), partition)
 
-    def _lose(self, losses: list[Loss]) -> None:
+    def _report_losses(self, losses: list[Loss]) -> None:
         if losses and self._options.fail_on_data_loss:
             raise lost(losses)
         for loss in losses:
-            _log.warning("failOnDataLoss is false, going on without what is lost: %s", loss)
+            _log.warning("failOnDataLoss is false, skipping lost records: %s", loss)
 
     # After a micro-batch
 
     def commit(self, end: JsonOffsets) -> None:
-        self._tell(from_json(end))
+        self._commit_to_group(from_json(end))
 
-    def _tell(self, done: Offsets) -> None:
-        """Tell the group how far the query is. A group that refuses is no reason to end the query."""
+    def _commit_to_group(self, done: Offsets) -> None:
+        """Commit the query's offsets to the group. An error does not end the query."""
         group = self._options.group_id
-        if group is None or done == self._told:
+        if group is None or done == self._committed:
             return
-        self._told = done
+        self._committed = done
         try:
-            self._survey.commit(group, done)
+            self._topic_admin.commit(group, done)
         except KafkaError as error:
             _log.warning(
-                "offsets were not committed to group %s, which changes nothing for the query: %s",
+                "offsets were not committed to group %s (the query continues): %s",
                 group,
                 error,
             )

@@ -1,12 +1,12 @@
-"""Tables as sinks of streaming queries, exactly once: in databases, and as Parquet files. Used in `foreachBatch`.
+"""Table sinks: write a streaming query to database tables or Parquet files, exactly once, with
+`foreachBatch`.
 
-from ottla.spark import table_sinks
+    from ottla.spark import table_sinks
 
-query = (
-    df.writeStream.foreachBatch(table_sinks.upsert("postgresql://user:pw@host/db", table="customers", key=["id"], sink_id="customers"))
-    .option("checkpointLocation", "…")
-    .start()
-)
+    sink = table_sinks.upsert(
+        "postgresql://user:pw@host/db", table="customers", key=["id"], sink_id="customers"
+    )
+    query = df.writeStream.foreachBatch(sink).option("checkpointLocation", "…").start()
 """
 
 from ottla.spark.table_sinks.errors import BatchRefused, RowsRefused, SchemaMismatch, SinkError

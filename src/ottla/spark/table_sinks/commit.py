@@ -1,7 +1,7 @@
-"""The one transaction in which a batch begins to count: its rows, its deletions and the sink's progress.
+"""The transaction that commits a batch: its rows, its deletions and the sink's progress.
 
-The progress row is locked first, so that of two drivers one waits and then finds its batch done, or is refused. Whatever fails here leaves the
-table as it was. Called by `table.py` with a connection of its own, again and again if need be.
+The progress row is locked first. Of two drivers, one waits, and then finds its batch done or is refused. On
+failure the table is unchanged. `table.py` calls this with its own connection, and may retry.
 """
 
 from __future__ import annotations
@@ -12,32 +12,34 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ottla.spark.table_sinks.database import Database, Staged, transaction
+from ottla.spark.table_sinks.database import Database, StagedRows, transaction
 from ottla.spark.table_sinks.errors import RowsRefused, SinkError
 from ottla.spark.table_sinks.progress import Progress, Verdict, judge
 from ottla.spark.table_sinks.shape import POSITION
 from ottla.spark.table_sinks.staged_rows import refused_row
 
-#: Takes rows that were refused; returns when they are safe elsewhere.
+#: Sends refused rows to a dead-letter topic, and returns when they are acknowledged.
 Send = Callable[[Sequence[Mapping[str, Any]]], None]
 
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
+    """A micro-batch whose rows are staged, with everything that its commit needs."""
+
     sink_id: str
     progress: Progress
     reset: bool
     target: str
-    staged: Staged
-    #: How many rows each attempt that counts has staged.
+    staged: StagedRows
+    #: The number of rows that each successful task attempt has staged.
     rows: Mapping[int, int]
     deletes: bool
-    #: What tasks found that cannot be stored.
+    #: Rows that tasks found unfit for the database.
     refused: tuple[dict[str, Any], ...] = ()
 
 
 def commit(database: Database, connection: Any, batch: MicroBatch) -> None:
-    """Make the batch count, all of it or nothing. If it counts already, nothing is done."""
+    """Commit the whole batch, unless it is already committed."""
     with _transaction(database, connection, batch) as is_needed:
         if is_needed:
             database.merge(connection, batch.target, batch.staged, deletes=batch.deletes)
@@ -46,12 +48,15 @@ def commit(database: Database, connection: Any, batch: MicroBatch) -> None:
 def commit_what_fits(
     database: Database, connection: Any, batch: MicroBatch, send: Send, refused_max: int
 ) -> None:
-    """As `commit`, without the rows that the database does not take: those are sent first. If the commit then fails they are sent again."""
+    """As `commit`, without the rows that the database refuses.
+
+    They are sent before the commit, and again if it fails.
+    """
     with _transaction(database, connection, batch) as is_needed:
         if not is_needed:
             return
         if len(batch.refused) > refused_max:
-            # No task had too many, all of them together have.
+            # Each task was below the limit, but their sum is not.
             raise _too_many(refused_max, batch.refused[-1]["reason"])
         if database.check_now is not None:
             database.run(connection, database.check_now)
@@ -62,7 +67,7 @@ def commit_what_fits(
 
 @contextlib.contextmanager
 def _transaction(database: Database, connection: Any, batch: MicroBatch) -> Iterator[bool]:
-    """Gives whether the batch is still to be done, with the progress locked; at the end it is."""
+    """Lock the progress, yield whether the batch must be written, and advance the progress at the end."""
     now = batch.progress
     with transaction(database, connection):
         done = database.progress(connection, batch.sink_id, locks=True)
@@ -81,34 +86,37 @@ def _check_staged(database: Database, connection: Any, batch: MicroBatch) -> Non
     for attempt, count in batch.rows.items():
         if there.get(attempt, 0) != count:
             raise SinkError(
-                f"of {count} staged rows {there.get(attempt, 0)} are left: the database has lost some, by a crash or by somebody's "
-                "hand. Nothing was written; start the query again"
+                f"only {there.get(attempt, 0)} of {count} staged rows are in the database: it crashed, or "
+                "somebody deleted "
+                "rows. Nothing was written: restart the query"
             )
 
 
 def _merge_by_halves(
     database: Database, connection: Any, batch: MicroBatch, refused_max: int
 ) -> list[dict[str, Any]]:
-    """Merge all rows but those that are refused; a half that is refused is halved again, down to one row."""
-    rows = database.thin(connection, batch.staged)
+    """Merge all rows except refused ones: a refused range is halved until the single rows are found."""
+    rows = database.keep_last_rows(connection, batch.staged)
     refused: list[dict[str, Any]] = []
-    broken = database.broken_late(connection)
+    broken = database.deferred_violations(connection)
     halves = [(0, len(rows))] if rows else []
     while halves:
         low, high = halves.pop()
-        staged = dataclasses.replace(batch.staged, is_thinned=True, between=(rows[low], rows[high - 1]))
+        staged = dataclasses.replace(
+            batch.staged, has_last_rows_only=True, between=(rows[low], rows[high - 1])
+        )
         database.run(connection, "SAVEPOINT ottla_half")
         try:
             database.merge(connection, batch.target, staged, deletes=batch.deletes)
-            if database.broken_late(connection) > broken:
-                raise _BrokenLate("a deferred foreign key leads nowhere")
+            if database.deferred_violations(connection) > broken:
+                raise _DeferredViolation("a deferred foreign key has no target")
         except Exception as error:
-            if not (isinstance(error, _BrokenLate) or database.is_refusal(error)):
+            if not (isinstance(error, _DeferredViolation) or database.is_refusal(error)):
                 raise
             database.run(connection, "ROLLBACK TO SAVEPOINT ottla_half")
             if high - low > 1:
                 middle = (low + high) // 2
-                # The last of the list is the next: rows are tried in their order.
+                # The last entry is processed next, so rows are tried in their order.
                 halves += [(middle, high), (low, middle)]
                 continue
             refused.append(_described(database, connection, staged, rows[low], error))
@@ -118,19 +126,20 @@ def _merge_by_halves(
     return refused
 
 
-class _BrokenLate(Exception):
-    """A row, or the rows of a half, would fail the commit."""
+class _DeferredViolation(Exception):
+    """These rows would fail the commit by a deferred constraint."""
 
 
 def _too_many(refused_max: int, reason: str) -> RowsRefused:
     return RowsRefused(
-        f"more than {refused_max} rows of a batch are refused, the last one with: {reason}. That is not a bad row but a table "
-        "that does not fit: nothing was written"
+        f"more than {refused_max} rows of a batch are refused, the last one with: {reason}. Nothing was "
+        "written: "
+        "check that the table fits the rows, or raise refused_max"
     )
 
 
 def _described(
-    database: Database, connection: Any, staged: Staged, row: int, error: Exception
+    database: Database, connection: Any, staged: StagedRows, row: int, error: Exception
 ) -> dict[str, Any]:
     columns = staged.shape.columns
     values = database.staged_row(connection, staged, row, [column.name for column in columns])

@@ -1,11 +1,16 @@
-"""A database as the table sinks use it: one class a kind, found by the scheme of its URL.
+"""The databases of the table sinks: one class per kind, selected by the URL scheme.
 
-It writes SQL and runs it; it decides nothing about batches. Connections are in autocommit mode, and transactions are begun and ended by
-statements, so that `run` is the one way to the server. Values in statements are marked %s.
+It builds and runs SQL; it decides nothing about batches. Connections are in autocommit mode. Transactions are
+opened and closed by statements, so that `run` is the only way to the server. Placeholders in statements are
+%s.
 
-A batch's rows are staged in a table of their own with these columns beside the rows': ottla_attempt, the task attempt that wrote the row;
-ottla_row, its place in the batch; ottla_delete, 1 for a deletion; ottla_order, what tells which row of a key is the last; and, if refused
-rows are to be sent somewhere, ottla_topic, ottla_partition and ottla_offset.
+The staging table of a batch has these additional columns:
+
+- ottla_attempt: the task attempt that wrote the row
+- ottla_row: the position of the row in the batch
+- ottla_delete: 1 for a deletion
+- ottla_order: the value that decides which row of a key is the last
+- ottla_topic, ottla_partition and ottla_offset: only if refused rows are sent to a dead-letter topic
 """
 
 from __future__ import annotations
@@ -38,34 +43,32 @@ POSITION_COLUMNS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A column of a table that is there."""
+class TableColumn:
+    """A column of an existing table."""
 
     name: str
     declared: str
-    #: A row may leave it out.
+    #: An INSERT may omit it.
     optional: bool
-    #: What is behind the point, or behind the second, is rounded to so many digits; None if it is not.
+    #: Values are rounded to this many fractional digits; None if they are not rounded.
     digits: int | None = None
 
     def __str__(self) -> str:
         return (
-            self.declared
-            if self.digits is None
-            else f"{self.declared} with {self.digits} digits of a fraction"
+            self.declared if self.digits is None else f"{self.declared} with {self.digits} fractional digits"
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Staged:
-    """A batch's staging table, and whose rows in it count."""
+class StagedRows:
+    """The rows of a staging table that belong to the batch."""
 
     table: str
     shape: Shape
     attempts: tuple[int, ...]
-    #: Only the last row of each key is left in it.
-    is_thinned: bool = False
-    #: Only these rows, both ends included.
+    #: The table contains only the last row of each key.
+    has_last_rows_only: bool = False
+    #: Only these row numbers, inclusive.
     between: tuple[int, int] | None = None
 
 
@@ -80,88 +83,90 @@ def staging_columns(shape: Shape, *, with_position: bool) -> tuple[Column, ...]:
 
 
 def staging_prefix(sink_id: str) -> str:
-    """All staging tables of a sink begin like this. Names in databases are short."""
+    """The prefix of a sink's staging tables. It is hashed, because databases limit the length of names."""
     return f"ottla_stage_{hashlib.sha256(sink_id.encode()).hexdigest()[:16]}_"
 
 
 class Database(abc.ABC):
-    """Where to connect, and this kind's SQL. Sent to executors, so it holds no connection."""
+    """The address of a database, and its SQL dialect. It is sent to executors, so it holds no connection."""
 
     schemes: ClassVar[tuple[str, ...]]
     quotes: ClassVar[str] = '"'
-    #: Begins a transaction that may write.
+    #: Opens a write transaction.
     begin: ClassVar[str] = "BEGIN"
-    #: What locks the rows that a SELECT finds.
+    #: Locks the rows of a SELECT.
     for_update: ClassVar[str] = " FOR UPDATE"
     create_staging: ClassVar[str] = "CREATE TABLE"
     insert_once: ClassVar[str] = "INSERT INTO {table} {row} ON CONFLICT DO NOTHING"
-    #: Type of the columns of the progress table: the sink's id, and texts.
+    #: Column types of the progress table: for the sink id, and for other strings.
     id_type: ClassVar[str] = "TEXT"
     text_type: ClassVar[str] = "TEXT"
-    #: Makes checks that wait for the end of the transaction happen at once.
+    #: Makes deferred constraints immediate.
     check_now: ClassVar[str | None] = None
-    #: Makes a statement that needs a table for itself give up soon if another has it.
-    wait_little: ClassVar[str | None] = None
+    #: Shortens the timeout for table locks.
+    short_lock_timeout: ClassVar[str | None] = None
 
-    # --- what each kind does its own way ----------------------------------------------------------------------
+    # --- specific to each database -----------------------------------------------------------------------
 
     @abc.abstractmethod
     def connect(self) -> Any:
-        """A new connection, in autocommit mode."""
+        """Open a new connection in autocommit mode."""
 
     @abc.abstractmethod
     def run(self, connection: Any, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """The rows that come back."""
+        """Run a statement and return its rows."""
 
     @abc.abstractmethod
     def type_of(self, column: Column, *, in_key: bool) -> str:
-        """What a column of a new table is declared as."""
+        """The column type for a new table."""
 
     @abc.abstractmethod
-    def fits(self, column: Column, found: Found) -> bool:
-        """Every value of the column can be kept in that one as it is, but for its size: what is too large is refused, row by row."""
+    def fits(self, column: Column, found: TableColumn) -> bool:
+        """Whether the table column can store every value unchanged, except for its size, which is checked per
+        row.
+        """
 
     @abc.abstractmethod
-    def columns_of(self, connection: Any, table: str) -> list[Found]:
-        """Of a table; none if there is no such table."""
+    def columns_of(self, connection: Any, table: str) -> list[TableColumn]:
+        """The columns of a table; empty if the table does not exist."""
 
     @abc.abstractmethod
     def unique_keys(self, connection: Any, table: str) -> list[frozenset[str]]:
-        """The sets of columns that are unique in a table."""
+        """The unique keys of a table, as sets of columns."""
 
     @abc.abstractmethod
     def tables_like(self, connection: Any, prefix: str) -> list[str]:
-        """The tables whose names begin so."""
+        """The tables whose names start with this prefix."""
 
     @abc.abstractmethod
     def stage(self, connection: Any, table: str, columns: Sequence[Column], rows: pa.RecordBatch) -> None:
-        """Add rows to a staging table, whose columns these are, within the transaction that is open."""
+        """Insert rows into a staging table with these columns, in the open transaction."""
 
     @abc.abstractmethod
     def unfit(self, column: Column, values: pa.Array, *, in_key: bool) -> tuple[pa.Array, str] | None:
-        """Which values this kind of database cannot hold at all, and why; None if there are none such."""
+        """The values that this kind of database cannot store, and the reason; None if it stores all."""
 
     @abc.abstractmethod
     def is_refusal(self, error: Exception) -> bool:
-        """The database does not take a row: a constraint, a value out of range."""
+        """Whether the database refuses a row: a constraint, or a value out of range."""
 
     @abc.abstractmethod
     def is_passing(self, error: Exception) -> bool:
-        """It may go well the next time: a deadlock, a lost connection."""
+        """Whether the error is transient: a deadlock, a lost connection."""
 
     def fold(self, name: str) -> str:
-        """Columns whose names are alike after this are one column."""
+        """Normalize a column name: columns with equal normalized names are the same."""
         return name.lower()
 
-    def broken_late(self, connection: Any) -> int:
-        """How many rows break a rule that the database looks at only when the transaction ends, and not even `check_now` makes it look before."""
+    def deferred_violations(self, connection: Any) -> int:
+        """The number of rows that violate a deferred constraint which `check_now` does not make immediate."""
         return 0
 
     def reason(self, error: Exception) -> str:
-        """What the database says of a row that it refuses."""
+        """The database's message about a refused row."""
         return str(error).strip()
 
-    # --- what they do alike ---------------------------------------------------------------------------------------
+    # --- shared by all databases -------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[Any]:
@@ -169,12 +174,12 @@ class Database(abc.ABC):
         try:
             yield connection
         finally:
-            # The server ends a transaction whose client has gone; a dead connection cannot be closed properly.
+            # The server aborts the transaction of a lost client. Closing a dead connection may fail.
             with contextlib.suppress(Exception):
                 connection.close()
 
     def quote(self, name: str) -> str:
-        """A table's name may have its schema before it: `sales.orders`."""
+        """Quote a table name, which may have a schema: `sales.orders`."""
         parts = name.split(".")
         for part in parts:
             check_name(part)
@@ -183,7 +188,7 @@ class Database(abc.ABC):
         )
 
     def name(self, column: str) -> str:
-        """A column's name, in which a dot is just a letter."""
+        """Quote a column name; a dot is part of the name."""
         return self.quotes + column.replace(self.quotes, self.quotes * 2) + self.quotes
 
     def names(self, columns: Sequence[Column] | Sequence[str]) -> str:
@@ -199,7 +204,7 @@ class Database(abc.ABC):
         self.create(connection, f"CREATE TABLE IF NOT EXISTS {self.quote(table)} ({declared}{primary})")
 
     def create(self, connection: Any, statement: str) -> None:
-        """Make a table if it is not there."""
+        """Create a table if it does not exist."""
         self.run(connection, statement)
 
     def create_staging_table(
@@ -212,7 +217,10 @@ class Database(abc.ABC):
         self.run(connection, f"{self.create_staging} {self.quote(table)} ({declared})")
 
     def staging_type(self, column: Column, *, in_key: bool) -> str:
-        """Has room for every value, so that it is the merge that refuses one."""
+        """The column type in a staging table.
+
+        It stores every value, so that only the merge can refuse one.
+        """
         return self.type_of(column, in_key=in_key)
 
     def drop(self, connection: Any, table: str) -> None:
@@ -221,10 +229,13 @@ class Database(abc.ABC):
     # --- progress
 
     def create_progress(self, connection: Any, sink_id: str) -> None:
-        """The table, and a row to lock: without one, two drivers' first batches would not wait for each other."""
+        """Create the progress table and a row to lock, so that the first batches of two drivers exclude each
+        other.
+        """
         self.create(
             connection,
-            f"CREATE TABLE IF NOT EXISTS {self.quote(PROGRESS)} (sink_id {self.id_type} NOT NULL PRIMARY KEY, "
+            f"CREATE TABLE IF NOT EXISTS {self.quote(PROGRESS)} (sink_id {self.id_type} NOT NULL PRIMARY "
+            "KEY, "
             f"batch_id BIGINT NOT NULL, query_id {self.text_type}, source_offsets {self.text_type})",
         )
         row = "(sink_id, batch_id) VALUES (%s, -1)"
@@ -252,13 +263,13 @@ class Database(abc.ABC):
 
     # --- the merge
 
-    def chosen(self, staged: Staged) -> str:
-        """A SELECT of the rows that count, one a key."""
+    def chosen(self, staged: StagedRows) -> str:
+        """A SELECT of the batch's rows, one per key."""
         where = f"ottla_attempt IN ({', '.join(map(str, staged.attempts)) or 'NULL'})"
         if staged.between is not None:
             where += f" AND ottla_row BETWEEN {staged.between[0]} AND {staged.between[1]}"
         source = f"{self.quote(staged.table)} WHERE {where}"
-        if not staged.shape.key or staged.is_thinned:
+        if not staged.shape.key or staged.has_last_rows_only:
             return f"SELECT * FROM {source}"  # noqa: S608
         return (
             f"SELECT * FROM (SELECT s.*, ROW_NUMBER() OVER ({self._last(staged.shape)}) AS ottla_nth "  # noqa: S608
@@ -269,8 +280,11 @@ class Database(abc.ABC):
         order = "ottla_order IS NULL, ottla_order DESC, " if shape.order is not None else ""
         return f"PARTITION BY {self.names(shape.key)} ORDER BY {order}ottla_row DESC"
 
-    def thin(self, connection: Any, staged: Staged) -> list[int]:
-        """Leave only the rows that count, one a key; their places, in order."""
+    def keep_last_rows(self, connection: Any, staged: StagedRows) -> list[int]:
+        """Delete all staged rows except the batch's last row of each key.
+
+        Returns the remaining row numbers, sorted.
+        """
         if staged.shape.key:
             self.run(
                 connection,
@@ -284,8 +298,8 @@ class Database(abc.ABC):
         )
         return [row for (row,) in found]
 
-    def staged_counts(self, connection: Any, staged: Staged) -> dict[int, int]:
-        """How many rows each attempt has in the staging table."""
+    def staged_counts(self, connection: Any, staged: StagedRows) -> dict[int, int]:
+        """The number of staged rows of each attempt."""
         found = self.run(
             connection,
             f"SELECT ottla_attempt, count(*) FROM {self.quote(staged.table)} GROUP BY ottla_attempt",  # noqa: S608
@@ -293,7 +307,7 @@ class Database(abc.ABC):
         return {attempt: count for attempt, count in found}  # noqa: C416  # rows are tuples of any length to mypy
 
     def staged_row(
-        self, connection: Any, staged: Staged, row: int, columns: Sequence[str]
+        self, connection: Any, staged: StagedRows, row: int, columns: Sequence[str]
     ) -> tuple[Any, ...]:
         attempts = ", ".join(map(str, staged.attempts))
         [found] = self.run(
@@ -304,21 +318,21 @@ class Database(abc.ABC):
         )
         return found
 
-    def merge(self, connection: Any, target: str, staged: Staged, *, deletes: bool) -> None:
-        """Put the staged rows into the target, within the transaction that is open."""
+    def merge(self, connection: Any, target: str, staged: StagedRows, *, deletes: bool) -> None:
+        """Merge the staged rows into the target table, in the open transaction."""
         if deletes:
             self.run(connection, self.delete_statement(target, staged))
         for statement in self.write_statements(target, staged):
             self.run(connection, statement)
 
-    def delete_statement(self, target: str, staged: Staged) -> str:
+    def delete_statement(self, target: str, staged: StagedRows) -> str:
         key = self.names(staged.shape.key)
         return (
             f"DELETE FROM {self.quote(target)} WHERE ({key}) IN "  # noqa: S608
             f"(SELECT {key} FROM ({self.chosen(staged)}) gone WHERE ottla_delete = 1)"
         )
 
-    def write_statements(self, target: str, staged: Staged) -> list[str]:
+    def write_statements(self, target: str, staged: StagedRows) -> list[str]:
         shape = staged.shape
         insert = (
             f"INSERT INTO {self.quote(target)} ({self.names(shape.columns)}) SELECT {self.names(shape.columns)} "  # noqa: S608
@@ -333,20 +347,20 @@ class Database(abc.ABC):
 
 @contextlib.contextmanager
 def transaction(database: Database, connection: Any) -> Iterator[None]:
-    """What is run within counts at its end, or not at all."""
+    """Run the block in a transaction: commit at the end, roll back on an error."""
     database.run(connection, database.begin)
     try:
         yield
         database.run(connection, "COMMIT")
     except BaseException:
-        # A connection that is lost has rolled back already.
+        # A lost connection has already rolled back.
         with contextlib.suppress(Exception):
             database.run(connection, "ROLLBACK")
         raise
 
 
 def database_of(url: str) -> Database:
-    """By the URL's scheme: postgresql://, mysql://, mariadb:// or sqlite:///path."""
+    """Select the database by the URL scheme: postgresql://, mysql://, mariadb:// or sqlite:///path."""
     from ottla.spark.table_sinks.mysql import MySQL
     from ottla.spark.table_sinks.postgresql import PostgreSQL
     from ottla.spark.table_sinks.sqlite import SQLite
@@ -359,5 +373,7 @@ def database_of(url: str) -> Database:
     if scheme in SQLite.schemes:
         return SQLite(url)
     raise SinkError(
-        f"a database is given as postgresql://user:password@host/database, mysql://…, mariadb://… or sqlite:///path/to/file, not as {scheme}:…"
+        f"a database URL cannot start with {scheme}: — use postgresql://user:password@host/database, "
+        "mysql://…, "
+        "mariadb://… or sqlite:///path/to/file"
     )

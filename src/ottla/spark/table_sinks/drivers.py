@@ -1,4 +1,4 @@
-"""The databases' drivers, loaded when they are needed: SQLite's comes with Python, the others with `pip install 'ottla[stores]'`."""
+"""Loads database drivers on demand: SQLite comes with Python, others with `pip install 'ottla[stores]'`."""
 
 from __future__ import annotations
 
@@ -13,5 +13,6 @@ def driver(module: str, package: str) -> Any:
         return importlib.import_module(module)
     except ImportError:
         raise SinkError(
-            f"this database needs the package {package}: `pip install '{package}'`, on the driver and on every executor"
+            f"the package {package} is missing: run `pip install '{package}'` on the driver and every "
+            "executor"
         ) from None

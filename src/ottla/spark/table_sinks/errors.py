@@ -1,19 +1,19 @@
-"""What a table's sink can complain of. Each message says what to do next; each is raised before anything is changed."""
+"""Errors of the table sinks. Each message says what to do next. Nothing is written when one is raised."""
 
 from __future__ import annotations
 
 
 class SinkError(RuntimeError):
-    """The batch was not written, and nothing of it counts."""
+    """The batch was not written."""
 
 
 class SchemaMismatch(SinkError):
-    """The rows and the table do not fit each other."""
+    """The rows do not fit the table."""
 
 
 class BatchRefused(SinkError):
-    """The table's progress says that this batch is not the next one."""
+    """The batch does not follow the table's progress."""
 
 
 class RowsRefused(SinkError):
-    """There are rows that the database does not take."""
+    """The database refuses some rows."""

@@ -1,8 +1,9 @@
-"""Topics as tables of Parquet files, exactly once: a plain topic as a table of all its records, a compacted one as a table of what is current.
+"""Parquet tables, exactly once: a plain table of all rows, or a current table of the last row of each key.
 
-Every batch is a folder that one rename makes count (see `folders.py`). A current table is what its last state and the changes since then
-come to; the sink writes a new state now and then. A plain table is read by `spark.read.parquet(path)`, where the batch is a column; both
-kinds by `read_table`. Spark writes the files, and its own commit protocol takes care of tasks that are tried twice.
+Every batch is a folder that one rename commits (see `folders.py`). A current table is its last state plus the
+changes since then; the sink regularly writes a new state. `read_table` reads both kinds.
+`spark.read.parquet(path)` reads a plain table, with the batch as a column. Spark writes the files, and its
+commit protocol handles retried tasks.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from ottla.spark.table_sinks.folders import (
     CHANGES,
     PLAIN,
     STATE,
-    Listing,
+    TableFolders,
     arriving_folder,
+    commit_folder,
     folder_of,
-    let_count,
     list_table,
     local_path,
     remove_leftovers,
@@ -46,7 +47,7 @@ _ROW: Final = "ottla_row"
 
 @dataclass
 class ParquetTable:
-    """See `parquet_table`, which makes one."""
+    """A Parquet sink; created by `parquet_table`."""
 
     root: Path
     sink_id: str
@@ -59,7 +60,7 @@ class ParquetTable:
     reset: bool
     merge_every: int
     keep_s: float
-    #: The rows' schema that the table was found to have.
+    #: The last schema of rows that was checked against the table.
     _ready_for: StructType | None = field(default=None, repr=False)
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
@@ -80,7 +81,7 @@ class ParquetTable:
         try:
             written.write.mode("append").parquet(spark_path(arriving))
             progress = Progress(batch_id, query_id, self._offsets(frame, written, arriving, batch_id))
-            let_count(
+            commit_folder(
                 arriving,
                 folder_of(self.root, CHANGES if self.key else PLAIN, number),
                 self._mark(progress),
@@ -91,36 +92,42 @@ class ParquetTable:
             self._write_state(frame.sparkSession)
 
     def check(self, columns: Sequence[str]) -> None:
-        """Whether rows of these columns can be written; raises `SchemaMismatch`."""
+        """Check the columns of the rows. Raises `SchemaMismatch`."""
         own = [name for name in columns if name.lower().startswith(OWN)]
         if own:
-            raise SchemaMismatch(f"column {own[0]!r}: names that begin with {OWN} are the sink's own")
+            raise SchemaMismatch(f"column {own[0]!r} has the reserved prefix {OWN}: rename it")
         for name in (*self.key, *filter(None, (self.order_by, self.delete_when))):
             if name not in columns:
                 raise SchemaMismatch(f"the rows have no column {name!r}; they have {', '.join(columns)}")
 
     # --- what is there
 
-    def _listing(self) -> Listing:
+    def _listing(self) -> TableFolders:
         listing = list_table(self.root)
         wanted = "current" if self.key else "plain"
         if listing.kind not in (None, wanted):
             raise SchemaMismatch(
-                f"{self.root} is a {listing.kind} table, and this sink writes a {wanted} one: the two differ by key=. Use another path"
+                f"{self.root} is a {listing.kind} table, but this sink writes a {wanted} one: use another "
+                "path, or "
+                "change key="
             )
         return listing
 
-    def _progress(self, listing: Listing) -> Progress | None:
+    def _progress(self, listing: TableFolders) -> Progress | None:
         if listing.last is None:
             return None
         mark = listing.last.mark()
         if mark["sink_id"] != self.sink_id:
             raise BatchRefused(
-                f"the table {self.root} is written by sink_id {mark['sink_id']!r}, and this is {self.sink_id!r}: a table has one writer"
+                f"the table {self.root} is written by sink_id {mark['sink_id']!r}, not {self.sink_id!r}: a "
+                "table has one "
+                "writer, use another path"
             )
         if tuple(mark["key"]) != self.key:
             raise SchemaMismatch(
-                f"the key of the table {self.root} is ({', '.join(mark['key'])}), not ({', '.join(self.key)})"
+                f"the key of the table {self.root} is ({', '.join(mark['key'])}), not "
+                f"({', '.join(self.key)}): "
+                "use that key, or another path"
             )
         return Progress(mark["batch_id"], mark["query_id"], mark["offsets"])
 
@@ -133,11 +140,11 @@ class ParquetTable:
             "key": self.key,
         }
 
-    def _check_schema(self, listing: Listing, written: DataFrame) -> None:
+    def _check_schema(self, listing: TableFolders, written: DataFrame) -> None:
         if listing.last is None or written.schema == self._ready_for:
             return
         there = written.sparkSession.read.parquet(spark_path(listing.last.path)).schema
-        # A state has no deletions, and so not their column.
+        # A state has no deletions, so it lacks their column.
         had = {each.name: each.dataType.simpleString() for each in there.fields if each.name != DELETED}
         now = {
             each.name: each.dataType.simpleString() for each in written.schema.fields if each.name != DELETED
@@ -151,14 +158,16 @@ class ParquetTable:
         wrong += [f"{name} is new" for name in now if name not in had]
         if wrong:
             raise SchemaMismatch(
-                f"the rows do not fit the table {self.root}: {', '.join(wrong)}. Select what the table has, or write another table"
+                f"the rows do not fit the table {self.root}: {', '.join(wrong)}: select the columns of the "
+                "table, or use "
+                "another path"
             )
         self._ready_for = written.schema
 
     # --- a batch
 
     def _changes(self, frame: DataFrame) -> DataFrame:
-        """The last row of each key, and whether it deletes."""
+        """The last row of each key, with a column that marks deletions."""
         from pyspark.sql import functions as f
 
         order = self.order_by or ("offset" if _has_position(frame) else None)
@@ -177,12 +186,12 @@ class ParquetTable:
                 deleted = deleted & f.col(f"`{name}`").isNull()
         marked = frame.withColumn(DELETED, deleted)
         for name in self.key:
-            missing = f.raise_error(f.lit(f"key column {name} is null: leave such rows out"))
+            missing = f.raise_error(f.lit(f"key column {name} is null: filter such rows"))
             marked = marked.withColumn(name, f.coalesce(f.col(f"`{name}`"), missing))
         if order is None:
             changes = _only_of_each(marked, self.key)
         else:
-            # Of rows that are alike in their order the later one counts, and when the batch comes again the same one.
+            # Ties are broken by position, so that a repeated batch gives the same result.
             ties = ("offset", "partition", "topic") if _has_position(frame) else (_ROW,)
             if _ROW in ties:
                 marked = marked.withColumn(_ROW, f.monotonically_increasing_id())
@@ -193,7 +202,7 @@ class ParquetTable:
         if self.offsets is not None:
             offsets = self.offsets(frame, batch_id)
         elif _has_position(frame):
-            # As they were stored: of the rows that are written.
+            # The offsets of the written rows, as they were stored.
             offsets = positions.of_frame(self._changes(frame) if self.key else frame)
         else:
             return
@@ -203,7 +212,7 @@ class ParquetTable:
         if self.offsets is not None:
             return self.offsets(frame, batch_id)
         if _has_position(frame):
-            # From what was written: the rows are not evaluated again.
+            # From the written files, so that the rows are not evaluated again.
             there = frame.sparkSession.read.schema(written.schema).parquet(spark_path(arriving))
             return positions.of_frame(there)
         if self.checkpoint is not None:
@@ -211,17 +220,20 @@ class ParquetTable:
         return None
 
     def _write_state(self, spark: SparkSession) -> None:
-        """The whole table anew, so that readers need not go through all changes. What it replaces stays for readers that have begun."""
+        """Write the whole table as a new state, so that readers skip old changes.
+
+        Replaced folders stay for a while.
+        """
         listing = self._listing()
         assert listing.last is not None
-        # Not this driver's own: another may have written batches since.
+        # The mark of the last folder: another driver may have written batches since.
         mark = listing.last.mark()
         arriving = arriving_folder(self.root)
         try:
             _read(spark, listing).write.mode("append").parquet(spark_path(arriving))
-            # Another may have been first with the same.
+            # Another driver may have written the same state first.
             with contextlib.suppress(BatchRefused):
-                let_count(arriving, folder_of(self.root, STATE, listing.last.number), mark)
+                commit_folder(arriving, folder_of(self.root, STATE, listing.last.number), mark)
         finally:
             shutil.rmtree(arriving, ignore_errors=True)
         remove_superseded(self.root, time.time() - self.keep_s)
@@ -241,10 +253,34 @@ def parquet_table(
     merge_every: int = 20,
     keep_s: float = 3600,
 ) -> ParquetTable:
-    """A folder of Parquet files with every row, or with the last row of each `key`, exactly once: for `foreachBatch`.
+    """Write every row, or the last row of each `key`, to Parquet files, exactly once: a sink for
+    `foreachBatch`.
 
-    `order_by`, `delete_when`, `tombstones`, `offsets`, `checkpoint` and `reset` mean what they do for `upsert`; but where nothing tells which row of
-    a key is the last, each key may have one row in a batch, as those of an aggregate in update mode do. All columns are written. A current table is written anew after each `merge_every` batches; what that replaces is kept for `keep_s` seconds, for readers that have begun.
+    All columns are written. Without an order, each key may occur only once per batch, as in an aggregate in
+    output mode update.
+
+    Args:
+        path: The folder of the table, on a disk or NFS.
+        sink_id: The name of the table's writer. A table has one.
+        key: The columns that identify a row. Without them, every row is kept.
+        order_by: Of several rows of a key in a batch, the row with the greatest value is kept; by default the
+            offset, if the rows have topic, partition and offset.
+        delete_when: A boolean column: rows with true delete their key. It replaces the rule for tombstones.
+        tombstones: Whether a row that is null in all columns besides the key deletes its key.
+        offsets: A function of frame and batch id that returns the source's offsets, as for `upsert`.
+        checkpoint: The query's checkpointLocation. Required over Spark Connect.
+        reset: For one run: let a query with a new checkpoint take over the table.
+        merge_every: A table with a key is rewritten after this many batches.
+        keep_s: Replaced files are kept for this many seconds, for running readers.
+
+    Returns:
+        A function for `foreachBatch`.
+
+    Raises:
+        SinkError: An argument is invalid.
+
+    Example:
+        >>> df.writeStream.foreachBatch(parquet_table("/data/orders", sink_id="orders"))
     """
     root = _root(path)
     if merge_every < 1:
@@ -252,9 +288,7 @@ def parquet_table(
     check_sink_id(sink_id)
     names = (key,) if isinstance(key, str) else tuple(key or ())
     if not names and (order_by or delete_when):
-        raise SinkError(
-            "order_by= and delete_when= have a meaning only for a table of what is current: give its key="
-        )
+        raise SinkError("order_by= and delete_when= need key=: set key=, or leave them out")
     return ParquetTable(
         root=root,
         sink_id=sink_id,
@@ -271,15 +305,29 @@ def parquet_table(
 
 
 def read_table(spark: SparkSession, path: str) -> DataFrame:
-    """The table as it is now: whole batches, and none that is still being written."""
+    """Read a Parquet table: all committed batches.
+
+    Args:
+        spark: The session to read with.
+        path: The folder of the table.
+
+    Returns:
+        The rows; for a table with a key, its last rows.
+
+    Raises:
+        SinkError: The folder has no table yet.
+
+    Example:
+        >>> read_table(spark, "/data/customers").show()
+    """
     root = _root(path)
     listing = list_table(root)
     if listing.kind is None:
-        raise SinkError(f"{root} has no table yet: no batch has been written")
+        raise SinkError(f"{root} has no table: start the query that writes it, or correct the path")
     return _read(spark, listing)
 
 
-def _read(spark: SparkSession, listing: Listing) -> DataFrame:
+def _read(spark: SparkSession, listing: TableFolders) -> DataFrame:
     from pyspark.sql import functions as f
 
     if listing.kind == "plain":
@@ -309,7 +357,7 @@ def _last_of_each(frame: DataFrame, key: Sequence[str], order: Sequence[str]) ->
 
 
 def _only_of_each(frame: DataFrame, key: Sequence[str]) -> DataFrame:
-    """The rows, if each key has one: nothing tells which of two is the last."""
+    """The rows, if every key occurs once: without an order, the last of two rows is unknown."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
@@ -317,12 +365,13 @@ def _only_of_each(frame: DataFrame, key: Sequence[str]) -> DataFrame:
     alike = f.count(f.lit(1)).over(Window.partitionBy(*(f.col(f"`{name}`") for name in key)))
     refused = f.raise_error(
         f.lit(
-            f"a key ({names}) has several rows in one batch, and nothing tells which is the last: name a column that does with order_by, "
-            "or let the rows have their place in the topic (topic, partition and offset; in a pipeline _topic, _partition and _offset)"
+            f"a key ({names}) has several rows in one batch, and their order is unknown: name a column with "
+            "order_by, "
+            "or keep topic, partition and offset (in a pipeline _topic, _partition and _offset)"
         )
     )
     first = f.col(f"`{key[0]}`")
-    # In a column that is written, and not in a filter, which might be asked of no row.
+    # In a written column, not in a filter: Spark may drop a filter's condition.
     marked = frame.withColumn(_NTH, alike)
     return marked.withColumn(key[0], f.when(f.col(_NTH) == 1, first).otherwise(refused)).drop(_NTH)
 
@@ -331,7 +380,8 @@ def _root(path: str) -> Path:
     root = local_path(path)
     if root is None:
         raise SinkError(
-            f"a table of files needs a file system with an atomic rename, a disk or NFS; {path} is none"
+            f"{path} is not a local path: a Parquet table needs a file system with atomic renames, use a "
+            "disk or NFS"
         )
     return root.absolute()
 

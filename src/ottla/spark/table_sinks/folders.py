@@ -1,18 +1,19 @@
-"""The folders that a table of files is made of: which are there, how one comes to count, which may go.
+"""The folders of a Parquet table: how they are listed, committed and removed.
 
-    table/ottla_batch=41/part-….parquet       the rows of a batch, of a plain table
-    table/changes-0000000041/part-….parquet   the last row of each key of a batch, of a current table
-    table/state-0000000040/part-….parquet     a whole current table; it stands for all changes up to its number
-    table/…/_ottla.json                       sink id, batch id, query id, the source's offsets, the key's columns
-    table/_arriving-…/                        what is being written, or was left: it does not count, and the next batch removes it
-    table/_arriving-…/_owner                  there as long as nobody has removed the folder
-    table/_removing-…/                        what is on its way out
+    table/ottla_batch=41/part-….parquet       the rows of a batch, in a plain table
+    table/changes-0000000041/part-….parquet   the last row of each key of a batch, in a current table
+    table/state-0000000040/part-….parquet     a whole current table; replaces all changes up to its number
+    table/…/_ottla.json                       sink id, batch id, query id, source offsets, key columns
+    table/_arriving-…/                        not committed: being written or abandoned; removed by the next batch
+    table/_arriving-…/_owner                  exists until the folder is removed
+    table/_removing-…/                        being removed
 
-A folder is written under another name, synced, and then renamed: that one rename is the commit of rows, batch id and offsets together. A name
-can be taken only once, so of two drivers one comes too late. One that is still writing may lose its folder to the other at any moment, and its tasks
-then make it anew, with what is left of the batch; so a folder without the file that it was made with is refused. A reader lists the table once, and so sees whole batches. This needs a
-file system whose rename is atomic: a disk or NFS, not an object store. Folders are numbered as they come, which is a batch's id
-unless another query took the table over.
+A folder is written under a temporary name, synced, and renamed. The rename commits rows, batch id and offsets
+together. A name can be taken only once, so the second of two drivers fails. While a driver writes, another
+may remove its folder, and its tasks re-create the folder with the rest of the batch. A folder without its
+`_owner` file is therefore refused. A reader lists the table once, and so sees only whole batches. The file
+system needs an atomic rename: a disk or NFS, not an object store. Folders are numbered consecutively. The
+number is the batch id, unless another query took over the table.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _NAMES: Final = re.compile(rf"({PLAIN}|{CHANGES}|{STATE})(\d+)")
 
 
 def local_path(path: str) -> Path | None:
-    """Where that is on this machine; None if it is elsewhere."""
+    """The path on this machine; None if it is remote."""
     scheme, colon, rest = path.partition(":")
     if not colon or "/" in scheme:
         return Path(path)
@@ -61,8 +62,8 @@ class Folder:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
-    """What a table's folder held at one moment, each part in order."""
+class TableFolders:
+    """The folders of a table at one moment, each kind sorted."""
 
     plain: tuple[Folder, ...]
     changes: tuple[Folder, ...]
@@ -76,50 +77,53 @@ class Listing:
 
     @property
     def last(self) -> Folder | None:
-        """That of the last batch."""
+        """The folder of the last batch."""
         return max((*self.plain, *self.changes, *self.states), default=None)
 
     @property
     def read(self) -> tuple[Folder, ...]:
-        """What makes the table, the oldest first."""
+        """The folders that make up the table, oldest first."""
         if not self.states:
             return (*self.plain, *self.changes)
         state = self.states[-1]
         return (state, *(each for each in self.changes if each.number > state.number))
 
 
-def list_table(root: Path) -> Listing:
+def list_table(root: Path) -> TableFolders:
     found: dict[str, list[Folder]] = {PLAIN: [], CHANGES: [], STATE: []}
     for name in os.listdir(root) if root.is_dir() else ():
         match = _NAMES.fullmatch(name)
         if match is not None:
             found[match[1]].append(Folder(int(match[2]), root / name))
-    return Listing(*(tuple(sorted(found[each])) for each in (PLAIN, CHANGES, STATE)))
+    return TableFolders(*(tuple(sorted(found[each])) for each in (PLAIN, CHANGES, STATE)))
 
 
 def folder_of(root: Path, kind: str, number: int) -> Path:
-    """The number of a plain table's folder is the value of a column to whoever reads it, and has no zeros before it."""
+    """The path of a committed folder.
+
+    In a plain table the number is a partition column, without leading zeros.
+    """
     return root / (f"{kind}{number}" if kind == PLAIN else f"{kind}{number:010}")
 
 
 def spark_path(path: Path) -> str:
-    """For Spark, to which a path alone would be one of its default file system."""
+    """The path with a scheme: Spark would resolve it on its default file system."""
     return f"file://{path}"
 
 
 def arriving_folder(root: Path) -> Path:
-    """A new one, to add files to."""
+    """Create a new folder to write to."""
     folder = root / f"{ARRIVING}{secrets.token_hex(8)}"
     folder.mkdir(parents=True)
     (folder / _OWNER).touch()
     return folder
 
 
-def let_count(arriving: Path, folder: Path, mark: Mapping[str, Any]) -> None:
-    """The commit; raises `BatchRefused` if another was first."""
+def commit_folder(arriving: Path, folder: Path, mark: Mapping[str, Any]) -> None:
+    """Commit a folder. Raises `BatchRefused` if another driver was first."""
     try:
         (arriving / _MARK).write_text(json.dumps(mark))
-        # Whoever removes the folder takes this along; what is there without it is not all that was written.
+        # Removing the folder also removes this file. A folder without it is incomplete.
         (arriving / _OWNER).unlink()
         for path in arriving.iterdir():
             _sync(path)
@@ -127,13 +131,13 @@ def let_count(arriving: Path, folder: Path, mark: Mapping[str, Any]) -> None:
         arriving.rename(folder)
     except FileNotFoundError:
         raise BatchRefused(
-            f"what was written for {folder} has been removed: another driver has gone on with this query, and this one must end"
+            f"the files for {folder} were removed, because another driver runs this query: stop this one"
         ) from None
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
         raise BatchRefused(
-            f"{folder} is there already: another driver has gone on with this query, and this one must end"
+            f"{folder} already exists, because another driver runs this query: stop this one"
         ) from None
     _sync(folder.parent)
 
@@ -147,7 +151,7 @@ def _sync(path: Path) -> None:
 
 
 def remove_leftovers(root: Path) -> None:
-    """Whoever was writing into one of them cannot make it count any more."""
+    """Remove abandoned folders. A driver that still writes to one of them can no longer commit it."""
     for path in root.glob(f"{ARRIVING}*"):
         _take_away(path)
     for path in root.glob(f"{REMOVING}*"):
@@ -155,16 +159,19 @@ def remove_leftovers(root: Path) -> None:
 
 
 def _take_away(path: Path) -> None:
-    """Out of sight at once, then away: what is removed piece by piece under its name could be renamed, and count, before the last piece is gone."""
+    """Rename a folder, then remove it: a half-removed folder must not be committed under its old name."""
     gone = path.with_name(f"{REMOVING}{secrets.token_hex(8)}")
-    # Another may have been first, or it counts now.
+    # Another process removed or committed it first.
     with contextlib.suppress(FileNotFoundError):
         path.rename(gone)
     shutil.rmtree(gone, ignore_errors=True)
 
 
 def remove_superseded(root: Path, before_s: float) -> None:
-    """Remove what a state from before that time stands for: whoever still reads it has begun before then."""
+    """Remove folders that a state from before that time replaces.
+
+    Readers that still use them started earlier.
+    """
     listing = list_table(root)
     old = [state for state in listing.states if state.path.stat().st_mtime < before_s]
     if not old:

@@ -1,8 +1,11 @@
-"""MariaDB and MySQL, through PyMySQL. Rows are staged by INSERTs of many rows, written as text here: the driver's own way takes longer.
+"""MariaDB and MySQL, through PyMySQL.
 
-A session is made strict, so that what does not fit is refused and not cut; its time zone is UTC. Keys of tables made here are compared byte
-by byte: by the server's usual rules "a", "A" and "a " would be one key. ON DUPLICATE KEY would also meet other unique columns, and
-change a row of another key: where a table has such, rows that are there are updated and then the others inserted, which takes longer.
+Rows are staged by multi-row INSERTs, built here: PyMySQL's way is slower.
+
+Sessions use strict mode, so that unfit values are refused and not truncated. The time zone is UTC. Keys of
+created tables are compared byte by byte: by the default collation "a", "A" and "a " would be one key. ON
+DUPLICATE KEY also matches other unique columns and would change a row of another key. For tables with such
+columns, existing rows are updated first and others inserted afterwards, which is slower.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from ottla.spark.table_sinks.database import Database, Found, Staged
+from ottla.spark.table_sinks.database import Database, StagedRows, TableColumn
 from ottla.spark.table_sinks.drivers import driver
 from ottla.spark.table_sinks.errors import SinkError
 from ottla.spark.table_sinks.shape import Column, fraction_digits
@@ -19,11 +22,11 @@ from ottla.spark.table_sinks.shape import Column, fraction_digits
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Characters of a key, up to four bytes each: an index of InnoDB holds 3072 bytes.
+#: Characters of a key, up to four bytes each: an InnoDB index holds 3072 bytes.
 KEY_LENGTH: Final = 255
-#: No key of InnoDB is longer.
+#: The maximum key length of InnoDB.
 STAGED_KEY_BYTES_MAX: Final = 3072
-#: Below the 16 MiB that a statement may have by default, even if every character takes four bytes.
+#: Below the default max_allowed_packet of 16 MiB, even with four bytes per character.
 STATEMENT_CHARACTERS_MAX: Final = 2 << 20
 _TYPES: Final = {
     "boolean": "BOOLEAN", "byte": "TINYINT", "short": "SMALLINT", "integer": "INTEGER", "long": "BIGINT", "float": "FLOAT",
@@ -43,14 +46,15 @@ _FITTING: Final = {
 #: Types that round to a number of digits.
 _ROUNDING: Final = ("decimal", "float", "double", "datetime", "timestamp")
 _FLOAT_DIGITS: Final = 1 << 10
-#: Settings of PyMySQL that are no texts.
+#: Settings of PyMySQL that are not strings.
 _NUMBERS: Final = ("connect_timeout", "read_timeout", "write_timeout", "max_allowed_packet", "client_flag")
 _SWITCHES: Final = (
     "local_infile", "binary_prefix", "compress", "named_pipe", "ssl_disabled", "ssl_verify_cert", "ssl_verify_identity",
 )  # fmt: skip
 _DEADLOCKS: Final = (1205, 1213)
 _LOST: Final = (2006, 2013, 2055, 1927)
-#: What a trigger raises; a value that is not one of its type; a constraint of MariaDB, and of MySQL. The driver takes them for others.
+#: A trigger's error, an invalid value, a CHECK constraint of MariaDB and of MySQL. PyMySQL has other classes
+#: for them.
 _REFUSALS: Final = (1644, 1366, 1292, 4025, 3819)
 
 
@@ -59,7 +63,7 @@ class MySQL(Database):
     quotes: ClassVar = "`"
     begin: ClassVar = "START TRANSACTION"
     insert_once: ClassVar = "INSERT IGNORE INTO {table} {row}"
-    wait_little: ClassVar = "SET SESSION lock_wait_timeout = 5"
+    short_lock_timeout: ClassVar = "SET SESSION lock_wait_timeout = 5"
     id_type: ClassVar = f"VARCHAR({KEY_LENGTH}) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
     text_type: ClassVar = "LONGTEXT CHARACTER SET utf8mb4"
 
@@ -67,7 +71,9 @@ class MySQL(Database):
         parts = urlsplit(url)
         database = unquote(parts.path.lstrip("/"))
         if not parts.hostname or not database:
-            raise SinkError("MySQL is given as mysql://user:password@host:port/database")
+            raise SinkError(
+                "a MySQL URL needs host and database: use mysql://user:password@host:port/database"
+            )
         self.settings: dict[str, Any] = {
             "host": parts.hostname,
             "port": parts.port or 3306,
@@ -76,7 +82,7 @@ class MySQL(Database):
             "database": database,
             **{name: _setting(name, value) for name, value in parse_qsl(parts.query)},
         }
-        #: The collation that tells every two texts apart; servers call it by different names.
+        #: The collation that distinguishes all strings. Its name depends on the server.
         self._exact = "utf8mb4_bin"
 
     def connect(self) -> Any:
@@ -85,12 +91,12 @@ class MySQL(Database):
             connection = pymysql.connect(autocommit=True, charset="utf8mb4", **self.settings)
         except TypeError as error:
             raise SinkError(
-                f"PyMySQL does not know what follows the ? of the database's URL: {error}"
+                f"PyMySQL rejects a parameter of the database URL (after the ?): {error}"
             ) from None
         is_mariadb = "MariaDB" in connection.server_version
         self._exact = "utf8mb4_nopad_bin" if is_mariadb else "utf8mb4_0900_bin"
         isolation = "tx_isolation" if is_mariadb else "transaction_isolation"
-        # Rows are sorted by their keys' first bytes alone, unless that is more than a key has.
+        # Sorting compares only max_sort_length bytes, which must cover the longest key.
         self.run(
             connection,
             "SET SESSION sql_mode = 'STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO', time_zone = '+00:00', "
@@ -118,7 +124,7 @@ class MySQL(Database):
             return f"VARBINARY({STAGED_KEY_BYTES_MAX})"
         return self.type_of(column, in_key=in_key)
 
-    def fits(self, column: Column, found: Found) -> bool:
+    def fits(self, column: Column, found: TableColumn) -> bool:
         if found.declared not in _FITTING[column.kind]:
             return False
         # A FLOAT(9, 2) rounds to two digits, which is never enough.
@@ -134,15 +140,16 @@ class MySQL(Database):
             (schema or None, name),
         )
 
-    def columns_of(self, connection: Any, table: str) -> list[Found]:
+    def columns_of(self, connection: Any, table: str) -> list[TableColumn]:
         found = self._catalog(
             connection,
-            "column_name, lower(data_type), is_nullable, column_default, extra, coalesce(numeric_scale, datetime_precision)",
+            "column_name, lower(data_type), is_nullable, column_default, extra, coalesce(numeric_scale, "
+            "datetime_precision)",
             "columns",
             table,
         )
         return [
-            Found(
+            TableColumn(
                 name,
                 declared,
                 nullable == "YES" or default is not None or extra != "",
@@ -193,7 +200,7 @@ class MySQL(Database):
             most = STAGED_KEY_BYTES_MAX // (4 if column.kind == "string" else 1)
             return pc.greater(
                 length(values), most
-            ), f"a key of InnoDB has at most {STAGED_KEY_BYTES_MAX} bytes"
+            ), f"longer than InnoDB's maximum key length of {STAGED_KEY_BYTES_MAX} bytes"
         if column.kind not in ("float", "double"):
             return None
         return pc.invert(pc.is_finite(values)), "MySQL has no NaN and no infinity"
@@ -213,7 +220,7 @@ class MySQL(Database):
             return True
         return isinstance(error, pymysql.err.OperationalError) and error.args[0] in (*_DEADLOCKS, *_LOST)
 
-    def thin(self, connection: Any, staged: Staged) -> list[int]:
+    def keep_last_rows(self, connection: Any, staged: StagedRows) -> list[int]:
         rows = [
             row
             for (row,) in self.run(
@@ -222,7 +229,7 @@ class MySQL(Database):
             )
         ]
         if staged.shape.key:
-            # A table cannot be read in the statement that deletes from it.
+            # MySQL cannot read a table in the statement that deletes from it.
             self.run(connection, f"UPDATE {self.quote(staged.table)} SET ottla_delete = ottla_delete + 2")  # noqa: S608
             self.run(
                 connection,
@@ -236,13 +243,13 @@ class MySQL(Database):
     def _joined(self, shape_key: Sequence[str]) -> str:
         return " AND ".join(f"t.{self.name(key)} = s.{self.name(key)}" for key in shape_key)
 
-    def delete_statement(self, target: str, staged: Staged) -> str:
+    def delete_statement(self, target: str, staged: StagedRows) -> str:
         return (
             f"DELETE t FROM {self.quote(target)} t JOIN ({self.chosen(staged)}) s "
             f"ON {self._joined(staged.shape.key)} WHERE s.ottla_delete = 1"
         )
 
-    def merge(self, connection: Any, target: str, staged: Staged, *, deletes: bool) -> None:
+    def merge(self, connection: Any, target: str, staged: StagedRows, *, deletes: bool) -> None:
         if deletes:
             self.run(connection, self.delete_statement(target, staged))
         has_others = len(self.unique_keys(connection, target)) > 1
@@ -251,7 +258,7 @@ class MySQL(Database):
         ):
             self.run(connection, statement)
 
-    def write_statements(self, target: str, staged: Staged) -> list[str]:
+    def write_statements(self, target: str, staged: StagedRows) -> list[str]:
         shape = staged.shape
         insert = (
             f"INSERT INTO {self.quote(target)} ({self.names(shape.columns)}) SELECT {self.names(shape.columns)} "  # noqa: S608
@@ -259,12 +266,12 @@ class MySQL(Database):
         )
         if not shape.key:
             return [insert]
-        # Of a row that is nothing but a key, the key is set to what it is.
+        # A row with only key columns sets the key to itself.
         columns = shape.values or shape.columns
         sets = ", ".join(f"{self.name(each.name)} = VALUES({self.name(each.name)})" for each in columns)
         return [f"{insert} ON DUPLICATE KEY UPDATE {sets}"]
 
-    def write_apart(self, target: str, staged: Staged) -> list[str]:
+    def write_apart(self, target: str, staged: StagedRows) -> list[str]:
         """As `write_statements`, for a table with other unique columns."""
         shape = staged.shape
         if not shape.key:
@@ -286,7 +293,7 @@ class MySQL(Database):
 
 
 def _setting(name: str, value: str) -> str | int | bool:
-    """What follows the ? of a URL, as PyMySQL takes it."""
+    """Convert a URL parameter to the type that PyMySQL expects."""
     if name in _NUMBERS:
         if not value.isdecimal():
             raise SinkError(f"{name} in the database's URL must be a whole number, not {value!r}")
@@ -299,7 +306,7 @@ def _setting(name: str, value: str) -> str | int | bool:
 
 
 def _literals(column: Column, values: pa.Array, escape: Callable[[str], str]) -> list[str]:
-    """The values as MySQL writes them."""
+    """The values as SQL literals."""
     import pyarrow as pa
 
     kind = column.kind
@@ -316,7 +323,7 @@ def _literals(column: Column, values: pa.Array, escape: Callable[[str], str]) ->
     if kind in ("float", "double"):
         return ["NULL" if value is None else repr(value) for value in values.to_pylist()]
     if kind == "timestamp":
-        # In UTC, as the session is; the server does not read a zone's letter.
+        # In UTC, like the session. The server does not accept a zone suffix.
         values = values.cast(pa.timestamp("us"))
     # Dates and times.
     return ["NULL" if value is None else f"'{value}'" for value in values.cast(pa.string()).to_pylist()]

@@ -1,7 +1,9 @@
-"""The source's offsets after a batch, which are stored with it: from the rows themselves, from Spark's own log, or from the caller.
+"""The source's offsets after a batch, which are stored with it: from the rows, from Spark's offset log or the
+caller.
 
-Rows that carry topic, partition and offset tell them, as {topic: {partition: next offset}}: tasks find theirs, the driver joins them. Else the
-checkpoint's offset log has an entry a source. That log, and the query's id, are the only things read from a checkpoint.
+Rows with topic, partition and offset yield {topic: {partition: next offset}}: tasks compute their part, the
+driver joins them. Otherwise the checkpoint's offset log has one entry per source. From a checkpoint, only
+this log and the query id are read.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ Offsets = dict[str, dict[str, int]]
 
 
 def join(parts: Iterable[Offsets]) -> Offsets:
-    """The greatest of each partition."""
+    """The greatest offset of each partition."""
     joined: Offsets = {}
     for part in parts:
         for topic, partitions in part.items():
@@ -32,7 +34,7 @@ def join(parts: Iterable[Offsets]) -> Offsets:
 
 
 def of_rows(batch: pa.RecordBatch) -> Offsets:
-    """Behind the last row of each partition."""
+    """The offset after the last row of each partition."""
     import pyarrow as pa
 
     table = pa.table({name: batch.column(name) for name in ("topic", "partition", "offset")})
@@ -46,7 +48,7 @@ def of_rows(batch: pa.RecordBatch) -> Offsets:
 
 
 def of_frame(frame: DataFrame) -> Offsets:
-    """As `of_rows`, by a query of its own."""
+    """As `of_rows`, by a separate Spark query."""
     from pyspark.sql import functions as f
 
     last = frame.groupBy("topic", "partition").agg(f.max("offset").alias("last")).collect()
@@ -56,32 +58,36 @@ def of_frame(frame: DataFrame) -> Offsets:
 
 
 def of_checkpoint(spark: SparkSession, checkpoint: str, batch_id: int) -> Any:
-    """What Spark's log says of this batch: one entry a source, None for one without data."""
+    """The entry of this batch in Spark's offset log: one element per source, None without data."""
     lines = _read(spark, f"{checkpoint}/offsets/{batch_id}").splitlines()
     if len(lines) < 2 or not lines[0].startswith("v"):
         raise SinkError(
-            f"{checkpoint}/offsets/{batch_id} is not an entry of Spark's offset log: is checkpoint= right?"
+            f"{checkpoint}/offsets/{batch_id} is not an entry of Spark's offset log: correct checkpoint="
         )
     try:
         return {"sources": [None if line == "-" else json.loads(line) for line in lines[2:]]}
     except ValueError:
-        # A source may write its offsets as it likes.
+        # A source may use its own format.
         return {"sources": lines[2:]}
 
 
 def query_id_of(frame: DataFrame, checkpoint: str | None) -> str | None:
-    """Which query calls. None outside of a streaming query. Spark Connect does not say: there it is read from the checkpoint."""
+    """The id of the calling query; None outside of a streaming query.
+
+    Over Spark Connect it comes from the checkpoint.
+    """
     if checkpoint is not None:
         text = _read(frame.sparkSession, f"{checkpoint}/metadata")
         try:
             return str(json.loads(text)["id"])
         except (ValueError, KeyError, TypeError):
             raise SinkError(
-                f"{checkpoint}/metadata is not that of a streaming query: is checkpoint= right?"
+                f"{checkpoint}/metadata does not belong to a streaming query: correct checkpoint="
             ) from None
     if _is_remote(frame):
         raise SinkError(
-            "over Spark Connect a sink cannot see which query it serves: give it checkpoint=, the same path as checkpointLocation"
+            "the query id is not available over Spark Connect: set checkpoint= to the query's "
+            "checkpointLocation"
         )
     found = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
     return None if found is None else str(found)
@@ -98,5 +104,5 @@ def _read(spark: SparkSession, path: str) -> str:
             return local.read_text()
         except OSError as error:
             raise SinkError(f"checkpoint=: {error}") from None
-    # Whatever Spark reads, on whatever file system.
+    # Any file system that Spark can read.
     return "\n".join(row[0] for row in spark.read.text(path).collect())

@@ -1,5 +1,8 @@
-"""PostgreSQL, through psycopg 3. Rows are staged by COPY, as CSV that Arrow writes, into a table that is not in the write-ahead log: a
-server that crashes empties it, which the committer notices by its count."""
+"""PostgreSQL, through psycopg 3.
+
+Rows are staged by COPY, as CSV that Arrow writes, into an unlogged table. A server crash empties that table;
+the commit detects this by the row count.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from ottla.spark.table_sinks.database import Database, Found
+from ottla.spark.table_sinks.database import Database, TableColumn
 from ottla.spark.table_sinks.drivers import driver
 from ottla.spark.table_sinks.shape import Column, fraction_digits
 
@@ -19,7 +22,7 @@ _TYPES: Final = {
     "float": "REAL", "double": "DOUBLE PRECISION", "decimal": "NUMERIC({precision}, {scale})", "string": "TEXT",
     "binary": "BYTEA", "date": "DATE", "timestamp": "TIMESTAMP WITH TIME ZONE", "timestamp_ntz": "TIMESTAMP",
 }  # fmt: skip
-#: The database's own names of types.
+#: PostgreSQL's type names.
 _FITTING: Final = {
     "boolean": ("bool",), "byte": ("int2", "int4", "int8", "numeric"), "short": ("int2", "int4", "int8", "numeric"),
     "integer": ("int4", "int8", "numeric"), "long": ("int8", "numeric"), "float": ("float4", "float8"),
@@ -32,7 +35,7 @@ class PostgreSQL(Database):
     schemes: ClassVar = ("postgresql", "postgres")
     create_staging: ClassVar = "CREATE UNLOGGED TABLE"
     check_now: ClassVar = "SET CONSTRAINTS ALL IMMEDIATE"
-    wait_little: ClassVar = "SET lock_timeout = '5s'"
+    short_lock_timeout: ClassVar = "SET lock_timeout = '5s'"
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -49,13 +52,13 @@ class PostgreSQL(Database):
     def type_of(self, column: Column, *, in_key: bool) -> str:
         return _TYPES[column.kind].format(precision=column.precision, scale=column.scale)
 
-    def fits(self, column: Column, found: Found) -> bool:
+    def fits(self, column: Column, found: TableColumn) -> bool:
         if found.declared not in _FITTING[column.kind]:
             return False
         return found.digits is None or found.digits >= fraction_digits(column)
 
     def fold(self, name: str) -> str:
-        # Names are written in quotes.
+        # Names are quoted, so their case matters.
         return name
 
     def create(self, connection: Any, statement: str) -> None:
@@ -63,19 +66,20 @@ class PostgreSQL(Database):
         try:
             self.run(connection, statement)
         except psycopg.errors.UniqueViolation:
-            # Another makes it too, and was not to be seen yet when this one looked whether it is there.
+            # Another session created it between the existence check and the creation.
             self.run(connection, statement)
 
-    def columns_of(self, connection: Any, table: str) -> list[Found]:
+    def columns_of(self, connection: Any, table: str) -> list[TableColumn]:
         found = self.run(
             connection,
-            "SELECT a.attname, t.typname, NOT a.attnotnull OR a.atthasdef OR a.attidentity <> '', a.atttypmod "
+            "SELECT a.attname, t.typname, NOT a.attnotnull OR a.atthasdef OR a.attidentity <> '', "
+            "a.atttypmod "
             "FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid "
             "WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum",
             (self.quote(table),),
         )
         return [
-            Found(name, declared, optional, _digits(declared, modifier))
+            TableColumn(name, declared, optional, _digits(declared, modifier))
             for name, declared, optional, modifier in found
         ]
 
@@ -93,7 +97,8 @@ class PostgreSQL(Database):
     def tables_like(self, connection: Any, prefix: str) -> list[str]:
         found = self.run(
             connection,
-            "SELECT tablename FROM pg_tables WHERE schemaname = current_schema() AND starts_with(tablename, %s)",
+            "SELECT tablename FROM pg_tables WHERE schemaname = current_schema() AND "
+            "starts_with(tablename, %s)",
             (prefix,),
         )
         return [name for (name,) in found]
@@ -104,7 +109,7 @@ class PostgreSQL(Database):
 
         written = [_as_text(column, rows.column(number)) for number, column in enumerate(columns)]
         buffer = io.BytesIO()
-        # Texts are quoted and nulls are not, which is how COPY tells an empty text from a null.
+        # Strings are quoted and nulls are not: this is how COPY distinguishes an empty string from null.
         csv.write_csv(
             pa.record_batch(written, names=[column.name for column in columns]),
             buffer,
@@ -121,12 +126,12 @@ class PostgreSQL(Database):
 
         if column.kind != "string":
             return None
-        return pc.match_substring(values, "\0"), "PostgreSQL has no text with a zero character"
+        return pc.match_substring(values, "\0"), "PostgreSQL text cannot contain the character NUL"
 
     def is_refusal(self, error: Exception) -> bool:
         psycopg = driver("psycopg", "psycopg[binary]")
         return isinstance(error, psycopg.IntegrityError | psycopg.DataError) or (
-            # What a trigger or a procedure raises.
+            # Raised by a trigger or a procedure.
             getattr(error, "sqlstate", None) == "P0001"
         )
 
@@ -136,17 +141,17 @@ class PostgreSQL(Database):
 
 
 def _digits(declared: str, modifier: int) -> int | None:
-    """What stands in brackets behind a type, as PostgreSQL keeps it: -1 is nothing."""
+    """The fractional digits in a type modifier of PostgreSQL; -1 means no modifier."""
     if modifier < 0:
         return None
     if declared == "numeric":
-        # Eleven bits with a sign, behind the precision, and all of it from 4 on.
+        # The scale is a signed 11-bit number below the precision; the modifier has an offset of 4.
         return ((modifier - 4 & 0x7FF) ^ 1024) - 1024
     return modifier if declared in ("timestamp", "timestamptz") else None
 
 
 def _as_text(column: Column, values: pa.Array) -> pa.Array:
-    """What Arrow writes otherwise than PostgreSQL reads it."""
+    """Convert values whose Arrow CSV form differs from PostgreSQL's input form."""
     import pyarrow as pa
 
     if column.kind == "binary":

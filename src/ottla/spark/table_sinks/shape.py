@@ -1,7 +1,7 @@
-"""Which columns of the rows go where: what is written, what is the key, what orders rows of one key, what makes a row a deletion. Pure.
+"""The roles of the columns: written columns, key, order of the rows of a key, and deletions. Pure.
 
-A topic's position (columns topic, partition and offset, all three) is where a row came from: it is used for the progress and to tell which
-row of a key is the last one, and is written only if `columns=` names it.
+The position of a row is where it came from: the columns topic, partition and offset, if all three exist. It
+is used for the progress and to find the last row of a key. It is written only if `columns=` names it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 POSITION: Final = ("topic", "partition", "offset")
-#: What else a record has beside key and value: it says nothing about whether the value is null.
+#: Other columns of a record: they do not decide whether a row is a tombstone.
 METADATA: Final = ("timestamp", "timestampType", "headers")
-#: The sink's own columns begin like this.
+#: Prefix of the sink's own columns.
 OWN: Final = "ottla_"
-#: The kinds of column that all databases have, by Spark's names.
+#: Spark types that all databases support.
 KINDS: Final = frozenset(
     (
         "boolean", "byte", "short", "integer", "long", "float", "double", "decimal", "string", "binary", "date", "timestamp",
@@ -33,7 +33,7 @@ KINDS: Final = frozenset(
 class Column:
     name: str
     kind: str
-    #: Of decimals.
+    #: For decimals.
     precision: int = 0
     scale: int = 0
 
@@ -42,7 +42,7 @@ class Column:
 
 
 def fraction_digits(column: Column) -> int:
-    """How many digits behind the point, or behind the second, its values have at most."""
+    """The maximum number of fractional digits of the values; for timestamps, of the seconds."""
     if column.kind in ("timestamp", "timestamp_ntz"):
         return 6
     return column.scale
@@ -50,22 +50,22 @@ def fraction_digits(column: Column) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    #: What is written, in the order of the rows.
+    #: The columns to write, in the order of the rows.
     columns: tuple[Column, ...]
     #: Empty: every row is appended.
     key: tuple[str, ...]
-    #: The row with the greatest value is the last one of its key; without one it is the order in which rows come.
+    #: The row with the greatest value is the last of its key. Without it, the last row of the batch is.
     order: Column | None
-    #: A boolean column that makes a row a deletion.
+    #: A boolean column that marks deletions.
     delete_when: str | None
-    #: A row whose `telling` columns are all null is a deletion.
+    #: Whether a row whose `tombstone_columns` columns are all null is a deletion.
     tombstones: bool
-    #: Rows say where in which topic they were.
+    #: Whether rows have topic, partition and offset.
     has_position: bool
 
     @property
-    def telling(self) -> tuple[Column, ...]:
-        """The columns that must all be null in a tombstone."""
+    def tombstone_columns(self) -> tuple[Column, ...]:
+        """The columns that are all null in a tombstone."""
         order = None if self.order is None else self.order.name
         apart = {order, *((*POSITION, *METADATA) if self.has_position else ())}
         return tuple(column for column in self.values if column.name not in apart)
@@ -84,7 +84,7 @@ def shape_of(
     delete_when: str | None = None,
     tombstones: bool = True,
 ) -> Shape:
-    """How rows of this schema are written; raises `SchemaMismatch`."""
+    """Return how rows of this schema are written. Raises `SchemaMismatch`."""
     names = [field.name for field in schema.fields]
     for what, wanted in (("key", key), ("columns", columns or ())):
         for name in wanted:
@@ -98,11 +98,11 @@ def shape_of(
         columns = [name for name in names if name not in unwritten]
     absent = [name for name in key if name not in columns]
     if absent:
-        raise SchemaMismatch(f"columns= must name the key's columns too: {', '.join(absent)} is missing")
+        raise SchemaMismatch(f"columns= lacks columns of the key: add {', '.join(absent)}")
     written = tuple(_column(schema, name) for name in columns)
     _check_names(written)
     if delete_when is not None and schema[delete_when].dataType.typeName() != "boolean":
-        raise SchemaMismatch(f"delete_when={delete_when!r} must name a boolean column")
+        raise SchemaMismatch(f"delete_when={delete_when!r} is not a boolean column: name one, or cast it")
     if order_by is None and has_position:
         order_by = "offset"
     return Shape(
@@ -136,8 +136,9 @@ def _column(schema: StructType, name: str) -> Column:
         kind = "string"
     if kind not in KINDS:
         raise SchemaMismatch(
-            f"column {name!r} is of type {of.simpleString()}, which databases do not have: make it a text with "
-            "to_json(), or columns of its own, or leave it out with columns="
+            f"column {name!r} has the type {of.simpleString()}, which databases do not support: convert it "
+            "with "
+            "to_json(), split it into columns, or leave it out with columns="
         )
     return Column(name, kind, getattr(of, "precision", 0), getattr(of, "scale", 0))
 
@@ -148,14 +149,16 @@ def _check_names(columns: Sequence[Column]) -> None:
         folded = column.name.lower()
         if folded in seen:
             raise SchemaMismatch(
-                f"two columns are named {column.name!r}: databases do not tell upper from lower case"
+                f"two columns are named {column.name!r}, and databases ignore case: rename one"
             )
         seen.add(folded)
         if folded.startswith(OWN):
-            raise SchemaMismatch(f"column {column.name!r}: names that begin with {OWN} are the sink's own")
+            raise SchemaMismatch(f"column {column.name!r} has the reserved prefix {OWN}: rename it")
         check_name(column.name)
 
 
 def check_name(name: str) -> None:
     if not name or any(letter in name for letter in "%\0"):
-        raise SinkError(f"{name!r} cannot be the name of a column or table: it must not be empty, nor hold %")
+        raise SinkError(
+            f"{name!r} is not allowed as the name of a column or table: use a non-empty name without %"
+        )

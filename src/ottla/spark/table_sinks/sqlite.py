@@ -1,6 +1,7 @@
-"""SQLite: a file that the driver and all tasks can reach, which is to say, on one machine.
+"""SQLite: a file that the driver and all tasks can open, so all run on one machine.
 
-Times are texts in UTC, as SQLite's own functions read them; decimals are texts, since its numbers would round them.
+Times are stored as UTC text, which SQLite's functions read. Decimals are stored as text, because its numbers
+would round them.
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 from urllib.parse import unquote
 
-from ottla.spark.table_sinks.database import ORDER, Database, Found
+from ottla.spark.table_sinks.database import ORDER, Database, TableColumn
 from ottla.spark.table_sinks.errors import SinkError
 from ottla.spark.table_sinks.shape import Column
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Tasks write one after another; each waits so long for its turn.
+#: Lock timeout: tasks write one after another.
 LOCK_S_MAX: Final = 120.0
 _TYPES: Final = {
     "boolean": "BOOLEAN", "byte": "INTEGER", "short": "INTEGER", "integer": "INTEGER", "long": "INTEGER",
@@ -32,12 +33,12 @@ _FITTING: Final = {
     "double": ("REAL", "NUMERIC"), "string": ("TEXT",), "binary": ("BLOB",), "date": _TIME, "timestamp": _TIME,
     "timestamp_ntz": _TIME,
 }  # fmt: skip
-#: The digits of a decimal that SQLite's numbers keep.
+#: Decimal digits that SQLite's numbers keep exactly.
 _EXACT_DIGITS: Final = 15
 
 
 def affinity(declared: str) -> str:
-    """What SQLite makes of a declared type, by its own rules."""
+    """The type affinity of a declared type, by SQLite's rules."""
     upper = declared.upper()
     for parts, name in (
         (("INT",), "INTEGER"),
@@ -52,27 +53,27 @@ def affinity(declared: str) -> str:
 
 class SQLite(Database):
     schemes: ClassVar = ("sqlite",)
-    #: There is one writer at a time: who has begun to write is the one.
+    #: SQLite has one writer at a time: this takes the write lock.
     begin: ClassVar = "BEGIN IMMEDIATE"
     for_update: ClassVar = ""
     check_now: ClassVar = "PRAGMA defer_foreign_keys = OFF"
 
     def __init__(self, url: str) -> None:
         path = unquote(url.removeprefix("sqlite://"))
-        # As others write it: three slashes and a relative path, four and an absolute one.
+        # The usual form: three slashes and a relative path, or four slashes and an absolute path.
         if not path.startswith("/") or len(path) < 2:
             raise SinkError(
-                "SQLite is given as sqlite:///path/from/here or sqlite:////path/from/root; "
-                "a database in memory would be a different one in each task"
+                "a SQLite URL needs a file, because each task would have its own in-memory database: use "
+                "sqlite:///path/from/here or sqlite:////path/from/root"
             )
-        # Tasks may have been started elsewhere.
+        # Tasks may run in another working directory.
         self.path = os.path.abspath(path[1:])
 
     def connect(self) -> sqlite3.Connection:
         try:
             connection = sqlite3.connect(self.path, timeout=LOCK_S_MAX, isolation_level=None)
         except sqlite3.OperationalError as error:
-            raise SinkError(f"SQLite cannot open {self.path}: {error}") from None
+            raise SinkError(f"SQLite cannot open {self.path}: {error}: check path and permissions") from None
         connection.execute("PRAGMA foreign_keys = ON")
         return connection
 
@@ -86,7 +87,7 @@ class SQLite(Database):
     def type_of(self, column: Column, *, in_key: bool) -> str:
         return _TYPES[column.kind]
 
-    def fits(self, column: Column, found: Found) -> bool:
+    def fits(self, column: Column, found: TableColumn) -> bool:
         kept_as = affinity(found.declared)
         if kept_as == "ANY":
             return True
@@ -94,10 +95,10 @@ class SQLite(Database):
             return kept_as == "TEXT" or (kept_as == "NUMERIC" and column.precision <= _EXACT_DIGITS)
         return kept_as in _FITTING[column.kind]
 
-    def columns_of(self, connection: Any, table: str) -> list[Found]:
+    def columns_of(self, connection: Any, table: str) -> list[TableColumn]:
         found = self.run(connection, f"PRAGMA table_info({self.quote(table)})")
         return [
-            Found(name, declared, not_null == 0 or default is not None)
+            TableColumn(name, declared, not_null == 0 or default is not None)
             for _, name, declared, not_null, default, _ in found
         ]
 
@@ -133,7 +134,7 @@ class SQLite(Database):
             return None
         return pc.is_nan(values), "SQLite has no NaN"
 
-    def broken_late(self, connection: Any) -> int:
+    def deferred_violations(self, connection: Any) -> int:
         deferred = "SELECT count(*) FROM sqlite_master WHERE upper(sql) LIKE '%DEFERRED%'"
         if connection.execute(deferred).fetchone() == (0,):
             return 0
@@ -150,7 +151,7 @@ def _values(column: Column, values: pa.Array) -> list[Any]:
     import pyarrow as pa
 
     if column.kind == "decimal" and column.name == ORDER:
-        # Texts of one length, which sort as the numbers do.
+        # Strings of equal length, which sort like the numbers.
         most = 10**column.precision
         return [
             None if value is None else str(2 * most + int(format(value, "f").replace(".", "")))

@@ -1,7 +1,7 @@
-"""What a task does: rows into the staging table, under the number of its attempt, and a report of what it wrote.
+"""Tasks write their rows to the staging table, under their attempt number, and report what they wrote.
 
-Nothing here counts by itself. An attempt that fails, or that lost against a faster copy of itself, leaves rows under a number that nobody
-reports; a driver that dies leaves a table that nobody merges.
+Staged rows are not visible in the target table. Rows of failed or duplicate attempts have an attempt number
+that is not reported, so they are never merged. The staging table of a dead driver is never merged.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 REPORT: Final = "report string"
-#: Rows of a partition are numbered from this multiple of its number, so that all rows of a batch are in order.
+#: Row numbers of a partition start at this multiple of its number, so that all rows of a batch are ordered.
 ROWS_A_PARTITION: Final = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
-class Staging:
-    """What every task of a batch is told."""
+class StagingTable:
+    """The staging table of a batch, as sent to every task."""
 
     database: Database
     table: str
     shape: Shape
-    #: Rows that cannot be stored are reported, up to so many a task; otherwise they fail the task.
+    #: Up to this many unfit rows per task are reported; with 0, or above it, they fail the task.
     refused_max: int
 
     @property
@@ -52,7 +52,7 @@ class Staging:
 def refused_row(
     reason: str, names: Iterable[str], values: Iterable[Any], position: tuple[Any, Any, Any] | None
 ) -> dict[str, Any]:
-    """A row that the database does not take, as it is sent elsewhere."""
+    """A refused row, in the form that is sent to the dead-letter topic."""
     return {
         "reason": reason,
         "row": {name: _plain(value) for name, value in zip(names, values, strict=True)},
@@ -61,14 +61,14 @@ def refused_row(
 
 
 def _plain(value: Any) -> Any:
-    """As JSON has it: bytes as base64, times and decimals as texts."""
+    """Convert to JSON types: bytes to base64, times and decimals to strings."""
     if isinstance(value, bytes | bytearray | memoryview):
         return base64.b64encode(value).decode()
     return value if value is None or isinstance(value, bool | int | str) else str(value)
 
 
-def staging_task(staging: Staging) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """For `mapInArrow`: takes a partition's rows and gives one report."""
+def staging_task(staging: StagingTable) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The function for `mapInArrow`: it stages a partition's rows and returns one report."""
 
     def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -83,9 +83,9 @@ def staging_task(staging: Staging) -> Callable[[Iterator[pa.RecordBatch]], Itera
 
 
 def stage_rows(
-    staging: Staging, partition: int, attempt: int, batches: Iterable[pa.RecordBatch]
+    staging: StagingTable, partition: int, attempt: int, batches: Iterable[pa.RecordBatch]
 ) -> dict[str, Any]:
-    """Write a partition's rows; what was written, how far the source was read, what was refused."""
+    """Stage a partition's rows. Returns the report: counts, source offsets and refused rows."""
     shape = staging.shape
     row = partition * ROWS_A_PARTITION
     rows = deletes = 0
@@ -119,9 +119,9 @@ def stage_rows(
 
 
 def _written(
-    staging: Staging, connection: Any, rows: pa.RecordBatch, refused: list[dict[str, Any]]
+    staging: StagingTable, connection: Any, rows: pa.RecordBatch, refused: list[dict[str, Any]]
 ) -> Iterator[pa.RecordBatch]:
-    """Stage rows, and give those that were staged. If some are refused even there, halves of them, down to single rows that are noted."""
+    """Stage rows, and yield those that were staged. Refused rows are found by halving, and noted."""
     database = staging.database
     if not rows.num_rows:
         return
@@ -147,8 +147,8 @@ def _sum(values: pa.Array) -> int:
     return int(pc.sum(values).as_py() or 0)
 
 
-def _staged(staging: Staging, batch: pa.RecordBatch, attempt: int, first_row: int) -> pa.RecordBatch:
-    """The rows as the staging table has them."""
+def _staged(staging: StagingTable, batch: pa.RecordBatch, attempt: int, first_row: int) -> pa.RecordBatch:
+    """The rows with the columns of the staging table."""
     import pyarrow as pa
 
     shape, count = staging.shape, batch.num_rows
@@ -170,7 +170,7 @@ def _staged(staging: Staging, batch: pa.RecordBatch, attempt: int, first_row: in
 
 
 def _utc(values: pa.Array) -> pa.Array:
-    """Spark's times bear the session's zone, which is only how they would be shown."""
+    """Convert timestamps to UTC: the session's zone is only for display."""
     import pyarrow as pa
 
     if pa.types.is_timestamp(values.type) and values.type.tz is not None:
@@ -185,15 +185,17 @@ def _deletions(shape: Shape, batch: pa.RecordBatch) -> pa.Array:
     if shape.delete_when is not None:
         deleted = pc.fill_null(batch.column(shape.delete_when), False)
     else:
-        # Of a row that is nothing but a key, nothing can be null.
-        deleted = pa.repeat(pa.scalar(shape.tombstones and bool(shape.telling)), batch.num_rows)
-        for column in shape.telling:
+        # A row that has only key columns is never a tombstone.
+        deleted = pa.repeat(pa.scalar(shape.tombstones and bool(shape.tombstone_columns)), batch.num_rows)
+        for column in shape.tombstone_columns:
             deleted = pc.and_(deleted, pc.is_null(batch.column(column.name)))
     return deleted.cast(pa.int32())
 
 
-def _without_unfit(staging: Staging, staged: pa.RecordBatch, refused: list[dict[str, Any]]) -> pa.RecordBatch:
-    """The rows that this kind of database can hold; the others are noted."""
+def _without_unfit(
+    staging: StagingTable, staged: pa.RecordBatch, refused: list[dict[str, Any]]
+) -> pa.RecordBatch:
+    """The rows that this kind of database can store. Other rows are noted as refused."""
     import pyarrow.compute as pc
 
     for column in staging.shape.columns:
@@ -208,7 +210,7 @@ def _without_unfit(staging: Staging, staged: pa.RecordBatch, refused: list[dict[
 
 
 def _leave_out(
-    staging: Staging, staged: pa.RecordBatch, bad: pa.Array, reason: str, refused: list[dict[str, Any]]
+    staging: StagingTable, staged: pa.RecordBatch, bad: pa.Array, reason: str, refused: list[dict[str, Any]]
 ) -> pa.RecordBatch:
     import pyarrow.compute as pc
 
@@ -219,8 +221,8 @@ def _leave_out(
     return staged.filter(pc.invert(bad))
 
 
-def note(staging: Staging, rows: pa.RecordBatch, reason: str, refused: list[dict[str, Any]]) -> None:
-    """Add rows to those that are refused; raises `RowsRefused` when there are too many."""
+def note(staging: StagingTable, rows: pa.RecordBatch, reason: str, refused: list[dict[str, Any]]) -> None:
+    """Note rows as refused. Raises `RowsRefused` if there are too many."""
     names = [column.name for column in staging.shape.columns]
     for row in rows.to_pylist():
         position = (
@@ -234,8 +236,9 @@ def note(staging: Staging, rows: pa.RecordBatch, reason: str, refused: list[dict
             raise RowsRefused(
                 f"{reason}, in {where}"
                 + (
-                    f", and {staging.refused_max} rows more were refused: is it the right table?"
+                    f", and {staging.refused_max} more rows were refused: check the table, or raise "
+                    "refused_max"
                     if staging.refused_max
-                    else ": leave such rows out, or send them elsewhere with dead_letters="
+                    else ": filter such rows, or send them to a topic with dead_letters="
                 )
             )

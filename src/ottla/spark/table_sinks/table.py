@@ -1,7 +1,8 @@
-"""A table of a database as the sink of a streaming query: what `foreachBatch` calls.
+"""A database table as the sink of a streaming query, called by `foreachBatch`.
 
-Tasks stage a batch's rows, and the driver makes them count in one transaction together with the batch's id and the source's offsets (G2). The
-rows are evaluated once. It runs on a driver and in the worker of Spark Connect alike: it uses nothing of the JVM but the query's id.
+Tasks stage the rows of a batch. The driver commits them in one transaction with the batch id and the source's
+offsets (G2). The rows are evaluated once. It runs on a driver or in a Spark Connect worker: of the JVM it
+uses only the query id.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ottla.spark.table_sinks import positions
 from ottla.spark.table_sinks.commit import MicroBatch, commit, commit_what_fits
-from ottla.spark.table_sinks.database import Database, Staged, database_of, staging_prefix
+from ottla.spark.table_sinks.database import Database, StagedRows, database_of, staging_prefix
 from ottla.spark.table_sinks.errors import SinkError
 from ottla.spark.table_sinks.progress import Progress, Verdict, check_repeated, check_sink_id, judge
 from ottla.spark.table_sinks.shape import Shape, shape_of
-from ottla.spark.table_sinks.staged_rows import REPORT, Staging, staging_task
+from ottla.spark.table_sinks.staged_rows import REPORT, StagingTable, staging_task
 from ottla.spark.table_sinks.table_check import check_table
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from ottla.spark.dead_letters import DeadLetters
 
-#: How often a commit is tried that fails for a reason that passes.
+#: Attempts for a commit that fails with a transient error.
 COMMITS_MAX: Final = 4
 PAUSE_S: Final = 0.2
 REFUSED_MAX: Final = 1000
@@ -37,7 +38,7 @@ REFUSED_MAX: Final = 1000
 
 @dataclass
 class TableSink:
-    """See `upsert` and `append`, which make one."""
+    """A table sink; created by `upsert` and `append`."""
 
     database: Database = field(repr=False)
     table: str
@@ -52,7 +53,7 @@ class TableSink:
     reset: bool
     dead_letters: DeadLetters | None
     refused_max: int
-    #: The shape of rows that the table was found to fit.
+    #: The last shape of rows that was checked against the table.
     _ready_for: Shape | None = field(default=None, repr=False)
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
@@ -72,7 +73,7 @@ class TableSink:
             if self._ready_for != shape:
                 self._make_ready(connection, shape)
             table = f"{staging_prefix(self.sink_id)}{batch_id}_{secrets.token_hex(4)}"
-            staging = Staging(self.database, table, shape, self.refused_max if self.dead_letters else 0)
+            staging = StagingTable(self.database, table, shape, self.refused_max if self.dead_letters else 0)
             self.database.create_staging_table(connection, table, staging.columns, shape.key)
         try:
             found = frame.mapInArrow(staging_task(staging), REPORT).collect()
@@ -80,13 +81,13 @@ class TableSink:
             offsets = self._offsets(frame, shape, batch_id, reports)
             self._commit(self._batch(staging, Progress(batch_id, query_id, offsets), reports))
         finally:
-            # If even that fails, the next driver drops it.
+            # If this fails, the next driver drops the table.
             with contextlib.suppress(Exception), self.database.opened() as connection:
-                self._wait_little(connection)
+                self._limit_lock_wait(connection)
                 self.database.drop(connection, table)
 
     def check(self, schema: StructType) -> Shape:
-        """How rows of this schema are written; raises `SchemaMismatch`. Asks no database."""
+        """Return how rows of this schema are written, without a database access. Raises `SchemaMismatch`."""
         return shape_of(
             schema,
             key=self.key,
@@ -112,17 +113,17 @@ class TableSink:
             check_table(database, self.table, shape, found, database.unique_keys(connection, self.table))
         else:
             database.create_table(connection, self.table, shape)
-        self._wait_little(connection)
+        self._limit_lock_wait(connection)
         for name in database.tables_like(connection, staging_prefix(self.sink_id)):
-            # A task of a dead driver may still hold it; then it stays for the next start.
+            # A task of a dead driver may still lock it; the next start drops it.
             with contextlib.suppress(Exception):
                 database.drop(connection, name)
         self._ready_for = shape
 
-    def _wait_little(self, connection: Any) -> None:
-        """Tasks that nobody waits for any more may still hold a staging table."""
-        if self.database.wait_little is not None:
-            self.database.run(connection, self.database.wait_little)
+    def _limit_lock_wait(self, connection: Any) -> None:
+        """Limit the wait for locks: abandoned tasks may still lock a staging table."""
+        if self.database.short_lock_timeout is not None:
+            self.database.run(connection, self.database.short_lock_timeout)
 
     def _offsets(
         self, frame: DataFrame, shape: Shape, batch_id: int, reports: Sequence[dict[str, Any]]
@@ -135,21 +136,23 @@ class TableSink:
             return positions.of_checkpoint(frame.sparkSession, self.checkpoint, batch_id)
         return None
 
-    def _batch(self, staging: Staging, progress: Progress, reports: Sequence[dict[str, Any]]) -> MicroBatch:
+    def _batch(
+        self, staging: StagingTable, progress: Progress, reports: Sequence[dict[str, Any]]
+    ) -> MicroBatch:
         rows = {report["attempt"]: report["rows"] for report in reports if report["rows"]}
         return MicroBatch(
             sink_id=self.sink_id,
             progress=progress,
             reset=self.reset,
             target=self.table,
-            staged=Staged(staging.table, staging.shape, tuple(rows)),
+            staged=StagedRows(staging.table, staging.shape, tuple(rows)),
             rows=rows,
             deletes=any(report["deletes"] for report in reports),
             refused=tuple(row for report in reports for row in report["refused"]),
         )
 
     def _commit(self, batch: MicroBatch) -> None:
-        """A commit whose answer was lost is asked for again, and then found done."""
+        """Commit with retries. If the answer to a commit was lost, the retry finds the batch done."""
         sifts = bool(batch.refused)
         for left in reversed(range(COMMITS_MAX)):
             try:
@@ -169,7 +172,7 @@ class TableSink:
                     time.sleep(PAUSE_S * (COMMITS_MAX - left))
             else:
                 return
-        raise SinkError("a batch could not be committed")
+        raise SinkError(f"batch could not be committed in {COMMITS_MAX} attempts: check the database")
 
 
 def upsert(
@@ -189,28 +192,47 @@ def upsert(
     dead_letters: DeadLetters | None = None,
     refused_max: int = REFUSED_MAX,
 ) -> TableSink:
-    """A table that has the last row of each key, exactly once: for `foreachBatch`.
+    """Keep the last row of each key in a database table, exactly once: a sink for `foreachBatch`.
 
-    `url` is postgresql://user:password@host/database, mysql://… or mariadb://…, or sqlite:///path. The table is made if it is missing.
-    `sink_id` names this query's progress, which is kept in the table ottla_progress of the same database: two queries need two.
+    A row whose columns besides the key are all null deletes its key (see `tombstones`). If the rows have the
+    columns topic, partition and offset, these define the order of rows and the stored progress. They are
+    written to the table only if `columns` names them.
 
-    A row whose columns besides the key are all null deletes its key, unless `tombstones=False`; `delete_when` names a boolean column that says so
-    instead. Of several rows of one key in a batch the one with the greatest `order_by` counts: by default the offset, if the rows have topic,
-    partition and offset. Those three are written only if `columns` names them.
+    Args:
+        url: The database: postgresql://user:password@host/database, mysql://…, mariadb://… or sqlite:///path.
+        table: The table. It is created if it is missing.
+        key: The columns of the primary key or of a unique index.
+        sink_id: The name of this query's progress in the table `ottla_progress`. Every query needs its own.
+        mode: "upsert", or "append" to add every row.
+        columns: The columns to write; by default all except topic, partition, offset and `delete_when`.
+        order_by: Of several rows of a key in a batch, the row with the greatest value is kept; by default the
+            offset.
+        delete_when: A boolean column: rows with true delete their key. It replaces the rule for tombstones.
+        tombstones: Whether a row that is null in all columns besides the key deletes its key.
+        offsets: A function of frame and batch id that returns the source's offsets to store. By default they
+            come from the rows, else from `checkpoint`.
+        checkpoint: The query's checkpointLocation. Required over Spark Connect.
+        reset: For one run: let a query with a new checkpoint take over the sink_id.
+        dead_letters: Where rows go that the database refuses. Without it, such a row fails the query.
+        refused_max: The maximum number of refused rows per batch; above it the query fails.
 
-    `offsets` gives the source's offsets to store; without it they are those that rows carry, if they have topic, partition and offset; else
-    `checkpoint`, the query's checkpointLocation, is where they are read. Over Spark Connect `checkpoint` is needed. `reset=True` lets a query with a new checkpoint take over the
-    sink_id of an older one.
+    Returns:
+        A function for `foreachBatch`.
 
-    With `dead_letters`, rows that the database refuses are sent there instead of failing the query, up to `refused_max` a batch.
+    Raises:
+        SinkError: An argument is invalid.
+
+    Example:
+        >>> sink = upsert("sqlite:///shop.db", table="customers", key="id", sink_id="customers")
+        >>> df.writeStream.foreachBatch(sink).option("checkpointLocation", "/data/cp").start()
     """
     names = (key,) if isinstance(key, str) else tuple(key)
     if mode not in ("upsert", "append"):
         raise SinkError(f"mode must be upsert or append, not {mode!r}")
     if mode == "upsert" and not names:
-        raise SinkError("upsert needs key=, the columns that tell rows apart; to add every row use append()")
+        raise SinkError("upsert needs key=, the columns that identify a row; to add every row, use append()")
     if mode == "append" and (names or delete_when or order_by):
-        raise SinkError("append adds every row: key=, order_by= and delete_when= have no meaning there")
+        raise SinkError("append has no key=, order_by= or delete_when=: leave them out, or use upsert()")
     if refused_max < 1:
         raise SinkError(f"refused_max must be 1 or more, not {refused_max}")
     check_sink_id(sink_id)
@@ -245,7 +267,28 @@ def append(
     dead_letters: DeadLetters | None = None,
     refused_max: int = REFUSED_MAX,
 ) -> TableSink:
-    """A table that has every row, exactly once: for `foreachBatch`. Arguments as for `upsert`."""
+    """Add every row to a database table, exactly once: a sink for `foreachBatch`.
+
+    Args:
+        url: The database, as for `upsert`.
+        table: The table. It is created if it is missing.
+        sink_id: The name of this query's progress in the table `ottla_progress`. Every query needs its own.
+        columns: The columns to write, as for `upsert`.
+        offsets: A function that returns the source's offsets, as for `upsert`.
+        checkpoint: The query's checkpointLocation. Required over Spark Connect.
+        reset: For one run: let a query with a new checkpoint take over the sink_id.
+        dead_letters: Where rows go that the database refuses. Without it, such a row fails the query.
+        refused_max: The maximum number of refused rows per batch.
+
+    Returns:
+        A function for `foreachBatch`.
+
+    Raises:
+        SinkError: An argument is invalid.
+
+    Example:
+        >>> sink = append("sqlite:///shop.db", table="orders", sink_id="orders")
+    """
     return upsert(
         url,
         table=table,

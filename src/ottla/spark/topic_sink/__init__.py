@@ -1,1 +1,4 @@
-"""Rows into topics: tasks encode and stage, one committer makes it count. `docs/spark-sink.md` tells what is guaranteed."""
+"""Writes rows to topics: tasks encode and stage them, one committer writes them in a transaction.
+
+`docs/spark-sink.md` describes the guarantees.
+"""

@@ -1,8 +1,9 @@
-"""`df.write.format("ottla")`: all rows in one transaction, so that readers of committed records see all of them or none.
+"""`df.write.format("ottla")`: all rows in one transaction, so read_committed consumers see all of them or
+none.
 
-In foreachBatch, with a `sinkId`, it is a micro-batch's, and written once however often that runs: so a stream in update mode is exactly
-once too, which Spark lets no sink in Python have.
-Spark makes the writer while it plans and carries it to the tasks and to the commit, so all of them know the write by one name.
+In foreachBatch with a `sinkId`, the write belongs to a micro-batch and is written once, however often it is
+repeated. This makes output mode update exactly once, which Spark does not offer to Python sinks. Spark
+creates the writer while planning and sends it to the tasks and the commit, so all share one write id.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from ottla.spark.options import OptionError
 from ottla.spark.topic_sink.plan import EXACTLY_ONCE, read_plan
-from ottla.spark.topic_sink.staged_batches import Prepared
-from ottla.spark.worker import spare_loaded
+from ottla.spark.topic_sink.staged_batches import TaskOutput
+from ottla.spark.worker import freeze_loaded_modules
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -26,8 +27,8 @@ class OttlaWriter(DataSourceArrowWriter):
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         if overwrite:
             raise OptionError(
-                "rows are added to a topic, and never replace what it has: use mode('append'); "
-                "to begin anew delete the topic first"
+                "a topic cannot be overwritten, rows are only appended: use mode('append'); "
+                "to replace all records, delete the topic first"
             )
         self._plan = read_plan(options, schema)
         self._write_id = f"write-{uuid.uuid4()}"
@@ -49,23 +50,24 @@ class OttlaWriter(DataSourceArrowWriter):
             commit_write(self._plan, prepared, self._write_id)
         for batch_id in {each.batch_id for each in prepared if each.batch_id is not None}:
             commit_micro_batch(self._plan, prepared, batch_id)
-        spare_loaded()
+        freeze_loaded_modules()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         from ottla.spark.topic_sink.commit import forget_write
         from ottla.spark.topic_sink.staged_batches import clean
 
-        # Of tasks that failed there is no message, and what they have staged nobody knows: it goes with the write's topic, or by the retention of a sink's.
+        # Failed tasks return no message, so their staged batches are unknown. They are removed with the topic
+        # of the write, or by the retention of the sink's staging topic.
         if self._plan.sink_id is not None:
             clean(self._plan, _of_some(messages))
         elif self._plan.guarantee == EXACTLY_ONCE:
             forget_write(self._plan, self._write_id)
 
 
-def _of_some(messages: list[WriterCommitMessage | None]) -> list[Prepared | None]:
-    return cast("list[Prepared | None]", messages)
+def _of_some(messages: list[WriterCommitMessage | None]) -> list[TaskOutput | None]:
+    return cast("list[TaskOutput | None]", messages)
 
 
-def _of_all(messages: list[WriterCommitMessage | None]) -> list[Prepared]:
-    assert None not in messages, "Spark commits when all tasks have ended well"
-    return cast("list[Prepared]", messages)
+def _of_all(messages: list[WriterCommitMessage | None]) -> list[TaskOutput]:
+    assert None not in messages, "Spark commits only after all tasks have succeeded"
+    return cast("list[TaskOutput]", messages)

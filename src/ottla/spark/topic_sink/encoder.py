@@ -1,8 +1,9 @@
-"""Arrow batches into Kafka record batches, one open batch a partition: what a task does with its rows.
+"""Encodes Arrow batches as Kafka record batches, with one open batch per partition.
 
-It touches no network: who asks for it says how many partitions a topic has, and takes each batch as it is full. Rows keep their order within a
-partition. A row without partition and key goes to the task's partition of the moment, which changes with every Arrow batch, so that batches
-are full and partitions alike. Every record has the time at which its Arrow batch was encoded.
+No network access: the caller provides partition counts and receives each full batch. Rows keep their order
+within a partition. Rows without partition and key go to one partition, which changes with every Arrow batch,
+so that batches are full and partitions are balanced. The timestamp of a record is the time when its Arrow
+batch was encoded.
 """
 
 from __future__ import annotations
@@ -23,20 +24,20 @@ from ottla.spark.topic_sink import layout
 from ottla.spark.topic_sink.layout import Bytes
 from ottla.spark.topic_sink.plan import Plan
 
-#: numba takes half a second to load: a process that never encodes more than this does without.
+#: numba takes 0.5 s to load. A process that encodes fewer rows does not load it.
 PURE_ROWS: Final = 20_000
-#: A batch is closed at this many records, though they are small.
+#: A batch is closed at this number of records, even if they are small.
 RECORDS_MAX: Final = 1 << 20
 
 _log = logging.getLogger("ottla.spark")
 
 
 class RowError(ValueError):
-    """A row that cannot be written, and why."""
+    """A row cannot be written."""
 
 
-class Encoded(NamedTuple):
-    """A record batch, ready to be sent, and where it belongs."""
+class EncodedBatch(NamedTuple):
+    """An encoded record batch and its partition."""
 
     topic: str
     partition: int
@@ -44,7 +45,7 @@ class Encoded(NamedTuple):
 
 
 class Twin(Protocol):
-    """What `layout.py` and `layout_compiled.py` both are."""
+    """The interface of `layout.py` and `layout_compiled.py`."""
 
     def lay_out(
         self,
@@ -63,8 +64,8 @@ class Twin(Protocol):
     def choose(self, rows: Any, keys: Bytes, count: int, spread: int, out: Any) -> None: ...
 
 
-class _Chosen:
-    """The twin of this process: the pure one until there is enough to do."""
+class _LayoutChoice:
+    """The layout module of this process: the pure one until enough rows were encoded."""
 
     def __init__(self) -> None:
         self.twin: Twin = cast(Twin, layout)
@@ -76,14 +77,14 @@ class _Chosen:
             try:
                 self.twin = cast(Twin, import_module("ottla.spark.topic_sink.layout_compiled"))
             except Exception as error:
-                _log.warning("numba fails (%s): rows are encoded in pure Python", error)
+                _log.warning("numba cannot be loaded (%s): rows are encoded in pure Python", error)
         return self.twin
 
 
-_chosen = _Chosen()
+_chosen = _LayoutChoice()
 
 
-class _Open:
+class _OpenBatch:
     """A batch that is being filled."""
 
     __slots__ = ("buffer", "count", "first_ms", "last_ms", "size")
@@ -94,7 +95,7 @@ class _Open:
         self.first_ms = self.last_ms = 0
 
     def taken(self, codec: int) -> bytes:
-        """The batch; from now on it is empty."""
+        """Return the encoded batch, and empty the buffer."""
         sealed = seal(
             self.buffer[: self.size].tobytes(),
             count=self.count,
@@ -107,13 +108,17 @@ class _Open:
 
 
 class Encoder:
-    """`partitions_of` tells how many partitions a topic has; `emit` is handed each batch. `start` is where rows without a key begin."""
+    """Encodes the rows of one task.
+
+    `partitions_of` returns the partition count of a topic; `emit` receives each batch. `start` selects the
+    first partition of rows without a key.
+    """
 
     def __init__(
         self,
         plan: Plan,
         partitions_of: Callable[[str], int],
-        emit: Callable[[Encoded], object],
+        emit: Callable[[EncodedBatch], object],
         start: int,
         twin: Twin | None = None,
     ) -> None:
@@ -122,7 +127,7 @@ class Encoder:
         self._emit = emit
         self._turn = start
         self._twin = twin
-        self._open: dict[tuple[str, int], _Open] = {}
+        self._open: dict[tuple[str, int], _OpenBatch] = {}
         self.rows = 0
 
     def add(self, batch: Any, now_ms: int) -> None:
@@ -145,14 +150,14 @@ class Encoder:
         self.rows += rows
 
     def close(self) -> None:
-        """Hand out what is not full."""
+        """Emit the batches that are not full."""
         for (topic, partition), each in self._open.items():
             if each.count:
-                self._emit(Encoded(topic, partition, each.taken(self._plan.codec)))
+                self._emit(EncodedBatch(topic, partition, each.taken(self._plan.codec)))
         self._open.clear()
 
     def _topics(self, column: Any, rows: int) -> list[tuple[str, Any]]:
-        """Each topic with its rows."""
+        """The rows of each topic."""
         if self._plan.topic is not None:
             return [(self._plan.topic, np.arange(rows))]
         if column.null_count:
@@ -163,12 +168,12 @@ class Encoder:
         return [(name, np.flatnonzero(codes == code)) for code, name in enumerate(names)]
 
     def _place(self, topic: str, rows: Any, keys: Bytes, places: Any, twin: Twin) -> None:
-        """Choose a partition where none is given, and check what is given."""
+        """Check given partitions, and choose the missing ones."""
         count = self._partitions_of(topic)
         highest = int(places[rows].max())
         if highest >= count:
             raise RowError(
-                f"a row is for partition {highest} of topic {topic!r}, which has {count}: 0 to {count - 1}"
+                f"a row has partition {highest}, but topic {topic!r} has {count}: use 0 to {count - 1}"
             )
         twin.choose(rows, keys, count, self._turn % count, places)
 
@@ -184,12 +189,12 @@ class Encoder:
         plan = self._plan
         at = self._open.get((topic, partition))
         if at is None:
-            at = self._open[topic, partition] = _Open(plan.batch_bytes)
+            at = self._open[topic, partition] = _OpenBatch(plan.batch_bytes)
         start = 0
         while start < len(rows):
             if not at.count:
                 at.first_ms = at.last_ms = now_ms
-            # The clock may have been set back meanwhile; a delta is not negative here.
+            # The clock may have been set back; timestamp deltas are never negative here.
             stamp_ms = max(now_ms, at.first_ms)
             done, at.size = twin.lay_out(
                 rows, start, *columns, stamp_ms - at.first_ms, at.count, at.buffer, at.size, len(at.buffer)
@@ -201,28 +206,29 @@ class Encoder:
             if start == len(rows) and at.count < RECORDS_MAX:
                 return
             if at.count:
-                self._emit(Encoded(topic, partition, at.taken(plan.codec)))
+                self._emit(EncodedBatch(topic, partition, at.taken(plan.codec)))
             elif not done:
                 at.buffer = np.empty(self._room_for(topic, columns, int(rows[start])), np.uint8)
 
     def _room_for(self, topic: str, columns: tuple[Bytes, Bytes, Bytes], row: int) -> int:
-        """What a record takes that is larger than a batch should be."""
+        """The buffer size for a record that is larger than a batch."""
         size = 32 + sum(len(layout.cut(column, row) or b"") for column in columns)
         if size > self._plan.record_bytes:
             raise MessageTooLarge(
-                f"a row of {size} bytes is over max.request.size ({self._plan.record_bytes})",
+                f"a row of {size} bytes exceeds max.request.size ({self._plan.record_bytes})",
                 topic=topic,
-                advice="Raise the option kafka.max.request.size and max.message.bytes of the topic, or write less in a row",
+                advice="Raise the option kafka.max.request.size and the topic's max.message.bytes, "
+                "or write smaller rows",
             )
         return size
 
 
 def _groups(places: Any) -> list[tuple[int, Any]]:
-    """Each partition that occurs with its rows, in their order."""
+    """The rows of each partition, in their order."""
     first = int(places[0])
     if (places == first).all():
         return [(first, slice(None))]
-    # 16 bits are sorted by counting.
+    # numpy sorts 16-bit integers with radix sort.
     order = np.argsort(places.astype(np.uint16) if int(places.max()) < 1 << 16 else places, kind="stable")
     ordered = places[order]
     starts = np.concatenate(([0], np.flatnonzero(np.diff(ordered)) + 1))
@@ -232,7 +238,7 @@ def _groups(places: Any) -> list[tuple[int, Any]]:
 
 
 def _bytes(column: Any) -> Bytes:
-    """Texts and bytes as they stand in Arrow's buffers."""
+    """The Arrow buffers of a string or binary column."""
     wide = pa.types.is_large_binary(column.type) or pa.types.is_large_string(column.type)
     _, offsets, data = column.buffers()
     kind: Any = np.int64 if wide else np.int32
@@ -258,18 +264,16 @@ def _nothing(rows: int) -> Bytes:
 
 
 def _partitions(column: Any) -> Any:
-    """The partition of each row, -1 where the sink is to choose. A copy, to be filled."""
+    """A copy of the partition of each row; -1 if the sink chooses it."""
     given = np.array(column.fill_null(-1).to_numpy(zero_copy_only=False), np.int64)
     below = int(given.min()) if len(given) else 0
     if below < -1 or (below == -1 and int((given == -1).sum()) != column.null_count):
-        raise RowError(
-            f"a row is for partition {below}: partitions count from 0; leave it null to have one chosen"
-        )
+        raise RowError(f"a row has partition {below}: partitions start at 0; use null to let the sink choose")
     return given
 
 
 def _headers(column: Any) -> Bytes:
-    """Headers as they stand in a record: their count, then name and value of each."""
+    """Encode headers as in a record: the count, then name and value of each."""
     made: list[bytes | None] = []
     for row in column.to_pylist():
         if not row:
@@ -279,7 +283,7 @@ def _headers(column: Any) -> Bytes:
         for header in row:
             name, content = header["key"], header["value"]
             if name is None:
-                raise RowError("a header has no key: give it one, or leave the header out")
+                raise RowError("a header has no key: set its key, or drop the header")
             key = name.encode()
             parts += (VARINTS[len(key)], key)
             parts += (b"\1",) if content is None else (VARINTS[len(content)], content)

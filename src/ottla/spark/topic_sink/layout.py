@@ -1,9 +1,11 @@
-"""Rows as the records of a batch: the bytes, without the batch's header. The pure twin; `layout_compiled.py` is the other.
+"""Lays out rows as the records of a batch, without the batch header: the pure twin of `layout_compiled.py`.
 
-    record: length | attributes 0 | timestamp delta | offset delta | key length, key | value length, value | headers
+    record: length | attributes 0 | timestamp delta | offset delta | key length, key | value length, value |
+        headers
 
-Lengths and deltas are zigzag varints, a null has the length -1. Rows come as Arrow's buffers: for each column where each row begins in its bytes, and
-whether it is there. Headers come as bytes already, with their count before them. Both twins fill the same `out` with the same bytes.
+Lengths and deltas are zigzag varints; null has the length -1. Rows come as Arrow buffers: offsets, data and
+validity of each column. Headers are already encoded, with their count first. Both twins write the same bytes
+to `out`.
 """
 
 from __future__ import annotations
@@ -13,12 +15,15 @@ from typing import Any, Final, NamedTuple
 from ottla.records.partitioner import partition_for_key
 from ottla.records.varint import VARINTS
 
-#: So many rows are cut out of their columns together: a batch that is full leaves the rest to the next.
+#: Rows that are sliced together. When a batch is full, the rest is left for the next one.
 _AT_ONCE: Final = 256
 
 
 class Bytes(NamedTuple):
-    """A column of byte strings: row `i` is `data[offsets[i]:offsets[i + 1]]`, if `valid[i]`. All three are numpy arrays."""
+    """A column of byte strings: row `i` is `data[offsets[i]:offsets[i + 1]]` if `valid[i]`.
+
+    All are numpy arrays.
+    """
 
     offsets: Any
     data: Any
@@ -37,9 +42,10 @@ def lay_out(
     position: int,
     limit: int,
 ) -> tuple[int, int]:
-    """Write the records of `rows[start:]`, in this order, to `out` from `position` while they fit below `limit`.
+    """Write the records of `rows[start:]` to `out` from `position`, while they fit below `limit`.
 
-    The first one is number `first_delta` of its batch. How many were written, and the position behind them.
+    `first_delta` is the offset delta of the first record. Returns the number of records and the next
+    position.
     """
     view = memoryview(out)
     stamp = b"\0" + VARINTS[stamp_delta]
@@ -70,7 +76,9 @@ def lay_out(
 
 
 def choose(rows: Any, keys: Bytes, count: int, spread: int, out: Any) -> None:
-    """Into `out` for these rows, where it is -1: the partition, of `count`, of the row's key; `spread` for one that has none."""
+    """Set `out` where it is -1: the partition (of `count`) of the row's key, or `spread` for a row without a
+    key.
+    """
     left = rows[out[rows] < 0]
     out[left] = [spread if key is None else partition_for_key(key, count) for key in _cut_all(keys, left)]
 

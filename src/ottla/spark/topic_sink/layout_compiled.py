@@ -1,6 +1,7 @@
-"""The compiled twin of `layout.py`: numba's machine code lays out a batch straight from Arrow's buffers.
+"""The compiled twin of `layout.py`: numba machine code lays out a batch directly from Arrow buffers.
 
-Importing this module compiles it, or loads what an earlier process has compiled; `encoding.py` decides when to pay for that.
+Importing this module compiles it, or loads numba's cache of an earlier process. `encoder.py` decides when to
+import it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _INT: Final = types.int64
 
 
 def _size(number: Any) -> Any:
-    """The bytes of a zigzag varint of a number that is not negative."""
+    """The size in bytes of a zigzag varint; `number` is not negative."""
     raw = number << 1
     size = 1
     while raw > 0x7F:
@@ -122,7 +123,7 @@ def _lay_out(
 
 
 def _choose(rows: Any, offsets: Any, data: Any, valid: Any, count: Any, spread: Any, out: Any) -> None:
-    """Kafka's murmur2, as `records/partitioner.py` has it."""
+    """Kafka's murmur2, as in `records/partitioner.py`."""
     for row in rows:
         if out[row] >= 0:
             continue
@@ -153,7 +154,7 @@ def _choose(rows: Any, offsets: Any, data: Any, valid: Any, count: Any, spread: 
 
 
 def compile_with(**options: Any) -> tuple[Callable[..., Any], ...]:
-    """All functions, compiled now: a caller can see whether that works."""
+    """Compile all functions now, so that the caller sees a failure."""
     global size, put
     size = njit([_INT(_INT)], **options)(_size)
     put = njit([_INT(_OUT, _INT, _INT)], **options)(_put)
@@ -169,7 +170,7 @@ put: Callable[..., Any]
 try:
     size, put, _fast_lay_out, _fast_choose = compile_with(cache=True, nogil=True)
 except RuntimeError:
-    # numba finds no folder to keep its work in: neither beside this file, nor the user's own, nor NUMBA_CACHE_DIR.
+    # numba finds no writable cache folder: next to this file, in the user's cache, or in NUMBA_CACHE_DIR.
     size, put, _fast_lay_out, _fast_choose = compile_with(nogil=True)
 
 

@@ -1,7 +1,9 @@
-"""What a write is to do: its options and columns, read and checked while Spark plans it, before any row moves.
+"""The plan of a write: its options and columns, checked while Spark plans the query, before any row is
+written.
 
-A `Plan` is a value: Spark carries it to tasks and to the committer, each in a process of its own. Names and meanings of options and columns are those
-of Spark's own Kafka connector, `guarantee`, `sinkId`, `adoptCheckpoint`, `microBatch` and `maxMessageBytes` are ours.
+A `Plan` is plain data that Spark sends to the tasks and the committer. Options and columns are those of
+Spark's Kafka connector; `guarantee`, `sinkId`, `adoptCheckpoint`, `microBatch` and `maxMessageBytes` are
+additional.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 EXACTLY_ONCE: Final = "exactly-once"
 AT_LEAST_ONCE: Final = "at-least-once"
 Guarantee = Literal["exactly-once", "at-least-once"]
-#: The size of record batches: below the limit that brokers have by default (max.message.bytes).
+#: The size of record batches: below the broker's default of max.message.bytes.
 BATCH_BYTES: Final = 1_000_000
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,200}")
 
@@ -37,44 +39,46 @@ def _sink_id(value: str) -> str:
 def _micro_batch(value: str) -> tuple[str, int]:
     query_id, slash, number = value.strip().rpartition("/")
     if not slash or not query_id or not number.isdecimal():
-        raise OptionError(f"must be the query's id, a slash and the number of the micro-batch, not {value!r}")
+        raise OptionError(f"must be QUERY_ID/BATCH_NUMBER of the micro-batch, not {value!r}")
     return query_id, int(number)
 
 
 OPTIONS: Final = (
-    Option("topic", text, None, "Where all rows go; a column `topic` is then left out of account."),
-    Option("includeHeaders", boolean, True, "Whether a column `headers` becomes headers of the records."),
+    Option("topic", text, None, "The topic of all rows. Overrides the column `topic`."),
+    Option("includeHeaders", boolean, True, "Whether the column `headers` is written as record headers."),
     Option(
         "guarantee",
         one_of(EXACTLY_ONCE, AT_LEAST_ONCE),
         EXACTLY_ONCE,
-        "`exactly-once`: a micro-batch is one transaction; `at-least-once`: tasks write as they go.",
+        "`exactly-once`: one transaction per micro-batch; `at-least-once`: tasks write directly.",
     ),
     Option(
         "sinkId",
         _sink_id,
         None,
-        "The name under which a stream writes: its transactional id is `ottla-sink-` and this. By default the query's own id. "
-        "A `df.write` in foreachBatch is exactly once with it.",
+        "The identity of the sink: the transactional id is `ottla-sink-<sinkId>`. The default is the query "
+        "id. "
+        "With it, a `df.write` in foreachBatch is exactly once.",
     ),
     Option(
         "adoptCheckpoint",
         boolean,
         False,
-        "Whether a `sinkId` may go on with a checkpoint whose batches it has not written.",
+        "Whether a `sinkId` may continue a checkpoint whose batches it has not written.",
     ),
     Option(
         "microBatch",
         _micro_batch,
         None,
-        "For a `df.write` with `sinkId` in foreachBatch over Spark Connect, where tasks are not told which micro-batch they write: "
-        "the query's id, a slash and the micro-batch's number.",
+        "Only for `df.write` with `sinkId` in foreachBatch over Spark Connect, where tasks do not know their "
+        "micro-batch: QUERY_ID/BATCH_NUMBER.",
     ),
     Option(
         "maxMessageBytes",
         whole_number(0),
         1 << 20,
-        "What a task hands to the committer through the driver; more than that waits in a topic of the sink.",
+        "Bytes that a task sends to the committer through the driver. The rest is staged in a topic of the "
+        "sink.",
     ),
 )
 COLUMNS: Final = {
@@ -84,15 +88,15 @@ COLUMNS: Final = {
     "partition": ("int",),
     "headers": ("array<struct<key:string,value:binary>>",),
 }
-#: Settings that a producer has and the sink decides, with what to do instead.
+#: Producer settings that the sink controls, and what to do instead.
 _OURS: Final = {
-    "transactional.id": "the sink has one of its own: name it with the option sinkId",
-    "key.serializer": "keys are written as they are: make bytes of them with functions of Spark",
-    "value.serializer": "values are written as they are: make bytes of them with functions of Spark",
-    "interceptors": "rows pass no interceptors",
-    "interceptor.classes": "rows pass no interceptors",
-    "partitioner": "rows with a key go where Kafka's own partitioner puts them; for another choice add a column `partition`",
-    "partitioner.class": "rows with a key go where Kafka's own partitioner puts them; for another choice add a column `partition`",
+    "transactional.id": "the sink sets it: use the option sinkId",
+    "key.serializer": "keys are written as they are: convert them with Spark functions",
+    "value.serializer": "values are written as they are: convert them with Spark functions",
+    "interceptors": "the sink calls no interceptors",
+    "interceptor.classes": "the sink calls no interceptors",
+    "partitioner": "keys are partitioned by Kafka's default partitioner; to choose partitions, add a column `partition`",
+    "partitioner.class": "keys are partitioned by Kafka's default partitioner; to choose partitions, add a column `partition`",
 }
 
 
@@ -104,26 +108,26 @@ class Plan:
     sink_id: str | None
     adopts: bool
     message_bytes: int
-    #: Names of the columns that are used.
+    #: The columns to write.
     columns: frozenset[str]
     codec: int
     batch_bytes: int
     record_bytes: int
     transaction_ms: int
-    #: The query's id and the number, where they are given: Spark does not tell them to all tasks.
+    #: Query id and micro-batch number, if given: Spark does not provide them to all tasks.
     micro_batch: tuple[str, int] | None = None
 
     @property
     def shared(self) -> dict[str, str]:
-        """The settings that every client understands."""
+        """The settings that all kinds of clients accept."""
         return settings_for(self.kafka, Client)
 
 
 def read_plan(given: Mapping[str, str], schema: StructType) -> Plan:
-    """Raises `OptionError` for whatever can be known to go wrong."""
+    """Read and check the options and columns. Raises `OptionError`."""
     what = "the ottla sink"
     values, given_kafka = read_options(given, OPTIONS, what)
-    # The SDK's own names have underscores.
+    # Names of the SDK have underscores.
     kafka = {name.replace("_", "."): value for name, value in given_kafka.items()}
     for name, value in kafka.items():
         reason = _OURS.get(name)
@@ -134,12 +138,13 @@ def read_plan(given: Mapping[str, str], schema: StructType) -> Plan:
             or (name == "enable.idempotence" and value.lower() != "true")
         ):
             raise OptionError(
-                f"option {KAFKA}{name} cannot be {value} with guarantee {EXACTLY_ONCE}: leave it out, or choose {AT_LEAST_ONCE}"
+                f"option {KAFKA}{name} cannot be {value} with guarantee {EXACTLY_ONCE}: leave it out, or "
+                f"use {AT_LEAST_ONCE}"
             )
     if values["sinkId"] is not None and values["guarantee"] != EXACTLY_ONCE:
-        raise OptionError(f"option sinkId is of the guarantee {EXACTLY_ONCE}: leave it out")
+        raise OptionError(f"option sinkId needs guarantee {EXACTLY_ONCE}: set that, or leave sinkId out")
     if values["microBatch"] is not None and values["sinkId"] is None:
-        raise OptionError("option microBatch goes with sinkId: leave it out")
+        raise OptionError("option microBatch needs sinkId: set both, or leave microBatch out")
     check_settings(kafka, Producing)
     settings = Producing(**settings_from(kafka, Producing))
     columns = _read_columns(schema, what)
@@ -148,9 +153,7 @@ def read_plan(given: Mapping[str, str], schema: StructType) -> Plan:
     if values["topic"] is not None:
         columns -= {"topic"}
     elif "topic" not in columns:
-        raise OptionError(
-            f"{what} needs to know where rows go: set the option topic, or add a column `topic`"
-        )
+        raise OptionError(f"{what} has no topic for the rows: set the option topic, or add a column `topic`")
     return Plan(
         kafka=kafka,
         topic=values["topic"],
@@ -176,15 +179,15 @@ def _read_columns(schema: StructType, what: str) -> frozenset[str]:
         types = COLUMNS.get(field.name)
         if types is None:
             raise OptionError(
-                f"{what} has no use for the column `{field.name}`: it takes {', '.join(COLUMNS)}; "
-                "pack others into `value`, as with to_json(struct(*))"
+                f"{what} cannot write the column `{field.name}`: it takes {', '.join(COLUMNS)}; "
+                "put other columns into `value`, as in to_json(struct(*))"
             )
         kind = field.dataType.simpleString()
         if kind not in types:
-            raise OptionError(f"column `{field.name}` is {kind}, and must be {' or '.join(types)}: cast it")
+            raise OptionError(f"column `{field.name}` is {kind}, not {' or '.join(types)}: cast it")
         found.add(field.name)
     if "value" not in found:
         raise OptionError(
-            f"{what} needs a column `value`; there {'is' if len(found) == 1 else 'are'} {', '.join(sorted(found)) or 'none'}"
+            f"{what} needs a column `value`, but the columns are {', '.join(sorted(found)) or 'none'}: add it"
         )
     return frozenset(found)

@@ -1,8 +1,9 @@
-"""Where encoded batches wait between the tasks and the commit: in the tasks' messages, and beyond a bound in a topic of the sink's own.
+"""Staged batches: encoded batches on their way from the tasks to the commit.
 
-A staged batch is the value of one record of `ottla-staging-…`. Nobody but the sink reads that topic; a record there counts for nothing until a commit has
-taken it over, and which ones that takes the tasks' messages say. So what failed tasks and dead drivers leave behind is only in the way, until a later
-commit, or the topic's retention, removes it.
+They travel in the tasks' messages; batches above a size limit go to the sink's staging topic. A staged batch
+is the value of one record of `ottla-staging-…`, which only the sink reads. The tasks' messages name the
+staged records that belong to a commit. Records of failed tasks and dead drivers are ignored; a later commit
+or the topic's retention removes them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from ottla.client.errors import KafkaError, TopicExists
 from ottla.client.metadata import TopicPartition
 from ottla.spark import clients
-from ottla.spark.topic_sink.encoder import Encoded
+from ottla.spark.topic_sink.encoder import EncodedBatch
 from ottla.spark.topic_sink.plan import Plan
 
 if TYPE_CHECKING:
@@ -27,35 +28,37 @@ if TYPE_CHECKING:
 
 PREFIX: Final = "ottla-staging-"
 PARTITIONS: Final = 4
-#: A micro-batch must be committed within this time.
+#: Retention of staged batches: a micro-batch must be committed within this time.
 RETENTION_MS: Final = 24 * 3600 * 1000
-#: A record that holds a batch is larger than the batch by its own header.
+#: The size of the record around a staged batch.
 OVERHEAD_BYTES: Final = 4096
-#: Spark refuses results of more than a gigabyte in sum (spark.driver.maxResultSize), and a task does not know how many there are: of those after
-#: the first ones each may hand over only a part of what the first may.
+#: Spark rejects task results above 1 GiB in total (spark.driver.maxResultSize), and a task does not know the
+#: number of tasks. Tasks after the first ones therefore send smaller messages.
 FULL_MESSAGES: Final = 256
 LATER_PART: Final = 32
-#: So long nothing may come of what is known to be staged.
-PATIENCE_S: Final = 60.0
+#: Timeout for reading staged batches without progress.
+READ_TIMEOUT_S: Final = 60.0
 
 
 @dataclass
-class Prepared(WriterCommitMessage):
-    """What a task hands to the commit: its batches in their order, first those that are here, then those that are staged."""
+class TaskOutput(WriterCommitMessage):
+    """What a task sends to the commit: its batches in order, first those in the message, then the staged
+    ones.
+    """
 
-    #: Who writes: the stream's query, or the one write.
+    #: The id of the streaming query, or of the write.
     owner: str
     rows: int
-    here: list[Encoded] = field(default_factory=list)
-    #: Where the staged ones stand, and the topic, partition and offset of each.
+    here: list[EncodedBatch] = field(default_factory=list)
+    #: The staging partition, and the target topic, target partition and staging offset of each staged batch.
     staging: TopicPartition | None = None
     staged: list[tuple[str, int, int]] = field(default_factory=list)
-    #: Of a write in foreachBatch: the micro-batch that it is part of.
+    #: For a write in foreachBatch: its micro-batch.
     batch_id: int | None = None
 
 
 class Stage:
-    """Takes a task's batches as they come."""
+    """Collects the batches of a task."""
 
     def __init__(self, plan: Plan, producer: Producer, owner: str, task: int) -> None:
         self._plan = plan
@@ -63,11 +66,11 @@ class Stage:
         self._owner = owner
         self._place = TopicPartition(staging_topic(plan, owner), task % PARTITIONS)
         self._message_bytes = plan.message_bytes // (1 if task < FULL_MESSAGES else LATER_PART)
-        self._here: list[Encoded] = []
+        self._here: list[EncodedBatch] = []
         self._here_bytes = 0
         self._futures: list[tuple[str, int, SendFuture]] = []
 
-    def put(self, encoded: Encoded) -> None:
+    def put(self, encoded: EncodedBatch) -> None:
         size = len(encoded.batch)
         if not self._futures and self._here_bytes + size <= self._message_bytes:
             self._here.append(encoded)
@@ -78,10 +81,10 @@ class Stage:
         sent = self._producer.send(self._place.topic, encoded.batch, partition=self._place.partition)
         self._futures.append((encoded.topic, encoded.partition, sent))
 
-    def prepared(self, rows: int) -> Prepared:
-        """The message, when all that was staged is there."""
+    def prepared(self, rows: int) -> TaskOutput:
+        """Return the message, after all staged batches are acknowledged."""
         staged = [(topic, partition, sent.result().offset) for topic, partition, sent in self._futures]
-        return Prepared(self._owner, rows, self._here, self._place if staged else None, staged)
+        return TaskOutput(self._owner, rows, self._here, self._place if staged else None, staged)
 
 
 def staging_topic(plan: Plan, owner: str) -> str:
@@ -89,7 +92,7 @@ def staging_topic(plan: Plan, owner: str) -> str:
 
 
 def create_staging(plan: Plan, owner: str) -> None:
-    """Make the staging topic, if it is not there."""
+    """Create the staging topic if it is missing."""
     with clients.admin(plan.shared) as admin, contextlib.suppress(TopicExists):
         admin.create_topic(
             staging_topic(plan, owner),
@@ -103,9 +106,10 @@ def create_staging(plan: Plan, owner: str) -> None:
 
 
 def staging_producer(plan: Plan) -> contextlib.AbstractContextManager[Producer]:
-    """What a task stages with, and asks for partitions."""
-    # The batches are compressed already if anybody wanted it. One that is staged twice would do no harm, as the message names one of them; but they are
-    # read in the order in which they stand, which only an idempotent producer keeps when it sends one again.
+    """The producer of a task: for staging, and for partition counts."""
+    # Batches are already compressed, if configured. A duplicate would do no harm, because the message names
+    # one offset. But batches are read in log order, and only an idempotent producer keeps the order across
+    # retries.
     return clients.producer(
         plan.kafka,
         acks="all",
@@ -115,8 +119,8 @@ def staging_producer(plan: Plan) -> contextlib.AbstractContextManager[Producer]:
     )
 
 
-def batches_of(plan: Plan, messages: Sequence[Prepared]) -> Iterator[Encoded]:
-    """All batches of these tasks; those of one task in their order."""
+def batches_of(plan: Plan, messages: Sequence[TaskOutput]) -> Iterator[EncodedBatch]:
+    """All batches of these tasks; the batches of one task are in order."""
     for message in messages:
         yield from message.here
     wanted: dict[TopicPartition, dict[int, tuple[str, int]]] = {}
@@ -128,7 +132,7 @@ def batches_of(plan: Plan, messages: Sequence[Prepared]) -> Iterator[Encoded]:
         yield from _read(plan, wanted)
 
 
-def _read(plan: Plan, wanted: Mapping[TopicPartition, dict[int, tuple[str, int]]]) -> Iterator[Encoded]:
+def _read(plan: Plan, wanted: Mapping[TopicPartition, dict[int, tuple[str, int]]]) -> Iterator[EncodedBatch]:
     left = sum(map(len, wanted.values()))
     settings: dict[str, Any] = {
         "auto_offset_reset": "none",
@@ -140,27 +144,28 @@ def _read(plan: Plan, wanted: Mapping[TopicPartition, dict[int, tuple[str, int]]
         consumer.assign(wanted)
         for place, rows in wanted.items():
             consumer.seek(place, min(rows))
-        heard_s = time.monotonic()
+        progress_s = time.monotonic()
         while left:
             for place, records in consumer.poll(500).items():
                 for record in records:
                     target = wanted[place].get(record.offset)
                     if target is None:
-                        # Of a task that failed, or of nobody any more.
+                        # Staged by a failed task or an earlier driver.
                         continue
                     left -= 1
-                    heard_s = time.monotonic()
-                    yield Encoded(*target, record.value)
-            if time.monotonic() - heard_s > PATIENCE_S:
+                    progress_s = time.monotonic()
+                    yield EncodedBatch(*target, record.value)
+            if time.monotonic() - progress_s > READ_TIMEOUT_S:
                 raise KafkaError(
-                    f"{left} staged batch(es) did not come from {', '.join(map(str, wanted))} within {PATIENCE_S:g} s",
-                    advice="Look at the brokers; the micro-batch is written again when the query is started again",
+                    f"{left} staged batch(es) of {', '.join(map(str, wanted))} were not received within "
+                    f"{READ_TIMEOUT_S:g} s",
+                    advice="Check the brokers, then restart the query: it repeats the micro-batch",
                 )
         consumer.assign(())
 
 
-def clean(plan: Plan, messages: Sequence[Prepared | None]) -> None:
-    """Remove what these tasks have staged. That it fails is no harm: retention removes it later."""
+def clean(plan: Plan, messages: Sequence[TaskOutput | None]) -> None:
+    """Delete the staged batches of these tasks. Errors are ignored: retention removes the batches later."""
     ends: dict[TopicPartition, int] = {}
     for message in messages:
         if message is not None and message.staging is not None:

@@ -1,7 +1,7 @@
-"""What a task does with its rows: encode them, and stage them (`exactly-once`) or write them (`at-least-once`).
+"""The work of a task: it encodes its rows, and stages them (`exactly-once`) or writes them (`at-least-once`).
 
-A staging task has no side effect that counts, so a task that fails and runs again, twice at once, or for a driver that is long dead needs
-no care.
+Staging commits nothing. Tasks that are retried, run twice at once, or belong to a dead driver therefore do no
+harm.
 """
 
 from __future__ import annotations
@@ -15,29 +15,33 @@ from pyspark import TaskContext
 from ottla.client.errors import KafkaError
 from ottla.spark import clients
 from ottla.spark.options import OptionError
-from ottla.spark.topic_sink.encoder import Encoded, Encoder
+from ottla.spark.topic_sink.encoder import EncodedBatch, Encoder
 from ottla.spark.topic_sink.plan import EXACTLY_ONCE, Plan
-from ottla.spark.topic_sink.staged_batches import Prepared, Stage, staging_producer
-from ottla.spark.worker import spare_loaded
+from ottla.spark.topic_sink.staged_batches import Stage, TaskOutput, staging_producer
+from ottla.spark.worker import freeze_loaded_modules
 
 if TYPE_CHECKING:
     from ottla.client.producer.batches import SendFuture
     from ottla.client.producer.sync import Producer
 
-#: How long a topic that is not there may take to be made by the broker.
+#: How long the broker may take to create a missing topic.
 TOPIC_S: Final = 10.0
-#: What Spark tells the tasks of a micro-batch, those of writes in foreachBatch too.
+#: Task properties that Spark sets for a micro-batch, including writes in foreachBatch.
 _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
 
 
-def write_micro_batch(plan: Plan, batches: Iterator[Any]) -> Prepared:
-    """A part of a stream's micro-batch: which one, Spark tells its tasks alone, and over Spark Connect not even those."""
+def write_micro_batch(plan: Plan, batches: Iterator[Any]) -> TaskOutput:
+    """Write one task's part of a micro-batch.
+
+    Spark provides the number of the micro-batch only to tasks, and over Spark Connect not at all.
+    """
     query_id, batch_id = plan.micro_batch or (_property(_QUERY_ID), _property(_BATCH_ID))
     if query_id is None or batch_id is None:
         raise OptionError(
-            "option sinkId is of writeStream, and of df.write in foreachBatch, where it lets a micro-batch be written once: leave it out; "
-            "over Spark Connect add the option microBatch, as tasks are not told there which one it is"
+            "option sinkId is set outside of a micro-batch: use it with writeStream, or with df.write in "
+            "foreachBatch; "
+            "over Spark Connect, also set the option microBatch in foreachBatch"
         )
     prepared = write_rows(plan, batches, query_id)
     prepared.batch_id = int(batch_id)
@@ -46,34 +50,34 @@ def write_micro_batch(plan: Plan, batches: Iterator[Any]) -> Prepared:
 
 def _property(name: str) -> str | None:
     context = TaskContext.get()
-    assert context is not None, "Spark calls this in a task"
+    assert context is not None, "runs only in a Spark task"
     found: str | None = context.getLocalProperty(name)
     return found
 
 
-def write_rows(plan: Plan, batches: Iterator[Any], owner: str) -> Prepared:
-    """`owner` names the stream's query, or the one write."""
+def write_rows(plan: Plan, batches: Iterator[Any], owner: str) -> TaskOutput:
+    """Write one task's rows. `owner` is the id of the streaming query, or of the write."""
     context = TaskContext.get()
-    assert context is not None, "Spark calls this in a task"
+    assert context is not None, "runs only in a Spark task"
     prepared = _prepare(plan, batches, owner, context.partitionId())
-    spare_loaded()
+    freeze_loaded_modules()
     return prepared
 
 
-def _prepare(plan: Plan, batches: Iterator[Any], owner: str, task: int) -> Prepared:
+def _prepare(plan: Plan, batches: Iterator[Any], owner: str, task: int) -> TaskOutput:
     if plan.guarantee == EXACTLY_ONCE:
         with staging_producer(plan) as producer:
             stage = Stage(plan, producer, owner, task)
             return stage.prepared(_encode(plan, producer, batches, stage.put, task))
     with clients.producer(plan.kafka) as producer:
-        sending = _Sending(producer)
-        rows = _encode(plan, producer, batches, sending.put, task)
-        sending.finish()
-    return Prepared(owner, rows)
+        sender = _BatchSender(producer)
+        rows = _encode(plan, producer, batches, sender.put, task)
+        sender.finish()
+    return TaskOutput(owner, rows)
 
 
 def _encode(
-    plan: Plan, producer: Producer, batches: Iterator[Any], emit: Callable[[Encoded], object], task: int
+    plan: Plan, producer: Producer, batches: Iterator[Any], emit: Callable[[EncodedBatch], object], task: int
 ) -> int:
     counts: dict[str, int] = {}
 
@@ -83,7 +87,7 @@ def _encode(
             count = counts[topic] = len(producer.partitions_for(topic, TOPIC_S))
         return count
 
-    # Tasks begin at different partitions, and not at the same ones in the next micro-batch.
+    # Tasks start at different partitions, and at other ones in the next micro-batch.
     encoder = Encoder(plan, partitions_of, emit, task + time.monotonic_ns() % 1_000_003)
     for batch in batches:
         encoder.add(batch, time.time_ns() // 1_000_000)
@@ -91,14 +95,14 @@ def _encode(
     return encoder.rows
 
 
-class _Sending:
-    """Batches on their way from the task itself; what failed is raised as soon as it is known."""
+class _BatchSender:
+    """Sends batches directly from the task, and raises the first error as soon as it is known."""
 
     def __init__(self, producer: Producer) -> None:
         self._producer = producer
         self._sent: list[SendFuture] = []
 
-    def put(self, encoded: Encoded) -> None:
+    def put(self, encoded: EncodedBatch) -> None:
         if self._sent and self._sent[0].done():
             self._settle([each for each in self._sent if each.done()])
             self._sent = [each for each in self._sent if not each.done()]

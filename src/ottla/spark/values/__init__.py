@@ -1,7 +1,8 @@
-"""JSON, Avro and Protobuf values with a schema registry: as columns of Spark, and for any Python program.
+"""JSON, Avro and Protobuf values with a schema registry: as Spark columns, and in any Python program.
 
-`from_registry`, `to_registry` and `from_json_value` are column functions; `ValueReader` and `ValueWriter` turn bytes into Python values and back without Spark, which
-is not loaded by them. All speak to registries that are compatible with Confluent's, over HTTP.
+`from_registry`, `to_registry` and `from_json_value` are column functions. `ValueReader` and `ValueWriter`
+convert between bytes and Python values without loading Spark. They support all registries with Confluent's
+HTTP API.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.spark.values.codecs import ValueReader, ValueWriter
 from ottla.spark.values.columns import from_json_value, from_registry, to_registry
-from ottla.spark.values.faults import BadValue, RegistryError, SchemaError
+from ottla.spark.values.errors import BadValue, RegistryError, SchemaError
 from ottla.spark.values.registry import Location
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # It needs pyspark's types.
+    # Loaded on demand, because it needs pyspark.
     if name == "avro_schema":
         from ottla.spark.values.avro_types import avro_schema
 

@@ -1,9 +1,10 @@
-"""Avro payloads ↔ Python values: dicts, lists, numbers, texts, `Decimal`, `date`, `datetime`, `UUID`. Pure: schemas are handed in.
+"""Avro payloads ↔ Python values: dicts, lists, numbers, strings, `Decimal`, `date`, `datetime`, `UUID`. Pure.
 
-`AvroReader` reads values of any version as one schema, by Avro's rules of resolution (fastavro's). With `columns=True` the values are those
-that Spark's types hold: logical types without a column are read as they are written, and a union of several types becomes a dict
-with one member set (`member0`, `member1`, …), as in Spark's own Avro. `AvroWriter` checks before it writes, since fastavro would turn
-1.5 into 1 and 2⁴⁰ into an int that no reader can read; what does not fit is a `BadValue` that names the field.
+`AvroReader` converts values of any version to one schema, by Avro's schema resolution (in fastavro). With
+`columns=True` it returns the values of Spark's types: logical types without a Spark type stay as they are
+written, and a union of several types becomes a dict with one member set (`member0`, `member1`, …), as in
+Spark's Avro. `AvroWriter` checks values before it writes, because fastavro would turn 1.5 into 1, and 2⁴⁰
+into an int that no reader accepts.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from ottla.spark.values.avro_tree import (
     walk,
     widened,
 )
-from ottla.spark.values.faults import BadValue, SchemaError
+from ottla.spark.values.errors import BadValue, SchemaError
 from ottla.spark.values.registry import Schema
 from ottla.spark.values.wire_format import HEADER_BYTES, header
 
@@ -42,7 +43,7 @@ _WIDER: Final = {"int": "long", "float": "double"}
 
 
 class AvroReader:
-    """Reads frames as one schema, whichever version they were written with."""
+    """Reads frames of any version as one schema."""
 
     def __init__(self, schema: Schema, *, columns: bool = False) -> None:
         self.schema = schema
@@ -50,7 +51,7 @@ class AvroReader:
         self.avro = parse(schema)
         if columns:
             simplify(self.avro)
-        # Only a reader that has to know which branch of a union was taken asks fastavro to tell.
+        # fastavro returns union branches only to a reader that needs them.
         self._tells = columns and any(is_choice(node) for _path, node in walk(self.avro))
         self._change = changing(self.avro) if self._tells else None
         decode_defaults(self.avro, tells=self._tells)
@@ -65,9 +66,7 @@ class AvroReader:
         try:
             value = reader(payload)
             if payload.tell() != len(frame):
-                raise BadValue(
-                    f"does not fit: {len(frame) - payload.tell()} bytes are left over behind the value"
-                )
+                raise BadValue(f"does not fit: {len(frame) - payload.tell()} extra bytes after the value")
             if self._change is not None:
                 value = self._change(value)
         except EOFError:
@@ -75,7 +74,8 @@ class AvroReader:
         except BadValue:
             raise
         except Exception as error:
-            # Noise makes fastavro fail in many ways: a branch that is not there, text that is not UTF-8, a date of the year 40,000.
+            # Random bytes make fastavro fail in many ways: missing branches, invalid UTF-8, a date in the
+            # year 40,000.
             raise BadValue(f"does not fit schema {writer.id}: {type(error).__name__}: {error}") from None
         return value
 
@@ -93,7 +93,8 @@ class AvroReader:
         writing = writer.for_fastavro(carried)
         reading = None if same else self.avro.for_fastavro(carried)
         tells = self._tells
-        # fastavro's compiled reader ends the process where a value is nested some thousand times, its other one raises an error.
+        # fastavro's compiled reader crashes on values that are nested a thousand times; the pure one raises
+        # an error.
         reads = uncompiled_reader if holds_itself(writer) else schemaless_reader
 
         def read(payload: io.BytesIO) -> Any:
@@ -129,7 +130,7 @@ class AvroWriter:
 
 
 def changing(avro: Avro) -> _Change:
-    """From what fastavro returns, when it tells branches as (name, value), to what columns hold."""
+    """Converts fastavro's values, with branches as (name, value), to column values."""
     entered: list[str] = []
 
     def change(node: Any) -> _Change:
@@ -142,7 +143,7 @@ def changing(avro: Avro) -> _Change:
                 return lambda value: None if value is None else inner(value)
             case "record":
                 if node["name"] in entered:
-                    raise SchemaError(f"{node['name']} holds itself, which no column can")
+                    raise SchemaError(f"{node['name']} is recursive, which no column can hold")
                 entered.append(node["name"])
                 fields = [(each["name"], change(each["type"])) for each in node["fields"]]
                 entered.pop()
@@ -169,7 +170,7 @@ def _bare(value: Any) -> Any:
 
 def _choosing(choices: list[tuple[Any, _Change]]) -> _Change:
     members = [f"member{place}" for place in range(len(choices))]
-    # fastavro does not tell which of two numbers it was: the wider one holds both.
+    # fastavro does not tell which of two numeric types it was: the wider one holds both.
     nodes = [node for node, _ in choices]
     narrow = [each for each, wider in _WIDER.items() if wider in nodes]
     unnamed = [(place, node) for place, node in enumerate(nodes) if node not in narrow]
@@ -197,7 +198,10 @@ def _choosing(choices: list[tuple[Any, _Change]]) -> _Change:
 
 
 def is_of(node: Any, value: Any) -> bool:
-    """Whether a Python value can be one of this branch of a union; Avro has each unnamed type at most once in it."""
+    """Whether a Python value may belong to this branch of a union.
+
+    Avro allows each unnamed type once per union.
+    """
     logical = logical_of(node) or ""
     if logical.endswith("decimal"):
         return isinstance(value, Decimal)

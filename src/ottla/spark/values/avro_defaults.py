@@ -1,7 +1,8 @@
-"""Defaults of an Avro schema as values. In a schema's text a default is JSON: bytes are a text of one character a byte, times are numbers.
+"""Decodes the defaults of an Avro schema, which are JSON: bytes are strings with one character per byte,
+times are numbers.
 
-`decode_defaults` is called once on a tree of one's own: fastavro hands a reader's default out as it stands there, and a writer lets it fit as if it had been
-given. One that does not suit its field is taken away, and missed by those rows alone that would need it.
+Call `decode_defaults` once, on a private tree. fastavro returns a reader's default unchanged. A writer checks
+a default like a given value. A default that does not fit its field is removed; only rows that need it fail.
 """
 
 from __future__ import annotations
@@ -14,10 +15,13 @@ from ottla.spark.values.avro_tree import Avro, kind_of, logical_of, walk
 
 
 def decode_defaults(avro: Avro, *, tells: bool = False) -> None:
-    """`tells`: branches of unions that have names are (name, value), as fastavro tells them when it is asked to."""
+    """Decode all defaults.
+
+    `tells`: named branches of unions are (name, value), as fastavro returns them on request.
+    """
     fields = [field for _path, node in walk(avro) if kind_of(node) == "record" for field in node["fields"]]
-    # All are decoded before one is changed: the default of a record is filled up with those of its fields.
-    decoded = [_Decoding(avro, tells).default_of(field) for field in fields]
+    # Decode all before changing one: the default of a record is completed with the defaults of its fields.
+    decoded = [_DefaultDecoder(avro, tells).default_of(field) for field in fields]
     for field, default in zip(fields, decoded, strict=True):
         if default is _NONE:
             field.pop("default", None)
@@ -28,7 +32,7 @@ def decode_defaults(avro: Avro, *, tells: bool = False) -> None:
 _NONE = object()
 
 
-class _Decoding:
+class _DefaultDecoder:
     def __init__(self, avro: Avro, tells: bool) -> None:
         self._avro = avro
         self._tells = tells
@@ -42,7 +46,7 @@ class _Decoding:
             return _NONE
 
     def value(self, node: Any, given: Any) -> Any:
-        """Raises ValueError or the like where this is no default of that type."""
+        """Decode one default. Raises ValueError or similar if it does not fit the type."""
         node = self._avro.resolve(node)
         match kind_of(node):
             case "union":
@@ -64,7 +68,10 @@ class _Decoding:
         return self.value(field["type"], held[name] if name in held else field["default"])
 
     def _branch(self, union: list[Any], given: Any) -> Any:
-        """Of a union the first branch is meant; that of another, as newer versions of Avro allow and older schemas have, is taken where it suits."""
+        """The default of a union belongs to its first branch.
+
+        Newer Avro versions allow any branch that fits.
+        """
         for branch in union:
             try:
                 value = self.value(branch, given)

@@ -1,8 +1,9 @@
-"""Checks Python values against an Avro schema, and hands them to fastavro in the form that it need not guess about.
+"""Checks Python values against an Avro schema, and converts them so that fastavro need not guess types.
 
-`fitting(avro)` is compiled once a schema, whose defaults are decoded (`avro_defaults`), into nested functions (value, path) → value. Records take dicts, by the
-names of fields: a field that is missing has its default, or null where that is allowed; a field that the schema does not have is refused, since it
-would be lost without a word. Of unions the branch is named, as fastavro's (type, value), so that it does not try them all.
+`fitting(avro)` compiles a schema with decoded defaults (`avro_defaults`) into nested functions (value, path)
+→ value. Records are dicts, matched by field name. A missing field gets its default, or null if that is
+allowed. An unknown field is rejected, because it would be lost silently. Union values name their branch, as
+fastavro's (type, value).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from ottla.spark.values.avro_tree import Avro, branches, kind_of, logical_of
-from ottla.spark.values.faults import BadValue, at, pairs, wrong
+from ottla.spark.values.errors import BadValue, at, pairs, wrong
 from ottla.spark.values.numbers import double_of, single_of
 
 Fit = Callable[[Any, str], Any]
@@ -29,7 +30,7 @@ def fitting(avro: Avro) -> Fit:
 
     def fit(node: Any) -> Fit:
         if isinstance(node, str) and node in avro.named:
-            # Looked up when it is called: a record may hold itself.
+            # Looked up at call time: a record may be recursive.
             name = node
             if name not in started:
                 started.add(name)
@@ -58,7 +59,7 @@ def _union(avro: Avro, node: list[Any], fits: list[Fit]) -> Fit:
     has_null = "null" in node
     choices = [(_called(avro, each), fits[node.index(each)]) for each in branches(node)]
     members = {f"member{place}": choice for place, choice in enumerate(choices)}
-    # Whole numbers fit floats, and every float a narrower one, but for the digits: those come last.
+    # Integers fit floats, and floats fit narrower floats with fewer digits: these branches come last.
     tried = sorted(choices, key=lambda choice: _LAST.get(choice[0], 0))
 
     def one(value: Any, path: str) -> Any:
@@ -68,7 +69,7 @@ def _union(avro: Avro, node: list[Any], fits: list[Fit]) -> Fit:
             raise wrong(path, "something", value)
         if len(choices) == 1:
             return choices[0][0], choices[0][1](value, path)
-        # Spark's form of a union: a struct of which one member is set.
+        # Spark's form of a union: a struct with one member set.
         if isinstance(value, dict) and value and value.keys() <= members.keys():
             taken = [(members[name], inner) for name, inner in value.items() if inner is not None]
             if not taken and has_null:
@@ -120,7 +121,7 @@ _NO_DEFAULT: Final = object()
 
 
 def _missing(type_: Any) -> Any:
-    """What a field without a default is when it is missing: null, if that is allowed."""
+    """The value of a missing field without a default: null, if that is allowed."""
     return None if kind_of(type_) == "union" and "null" in type_ else _NO_DEFAULT
 
 
@@ -137,7 +138,7 @@ def _map(fit: Fit) -> Fit:
     def one(value: Any, path: str) -> Any:
         out = {key: fit(each, f"{path}{{{key}}}") for key, each in pairs(value, path)}
         if not all(isinstance(key, str) for key in out):
-            raise wrong(path, "a map whose keys are texts", value)
+            raise wrong(path, "a map with string keys", value)
         return out
 
     return one
@@ -277,7 +278,7 @@ _PLAIN: Final[dict[str, Callable[[Any], Fit]]] = {
     "float": _floating,
     "double": _floating,
     "bytes": _exact("bytes", bytes, bytearray),
-    "string": _exact("a text", str),
+    "string": _exact("a string", str),
     "fixed": _fixed,
     "enum": _enum,
 }

@@ -1,7 +1,8 @@
-"""Avro schemas as trees that readers, writers and Spark's types walk over.
+"""Avro schemas as trees, for readers, writers and Spark types.
 
-`parse` takes a schema of the registry with all that it refers to; names in the tree are full names, and `Avro.named` has what they mean.
-`align` and `simplify` change a tree's logical types, in place, and so are called on a tree of one's own.
+`parse` takes a schema of the registry with its references. Names in the tree are full names; `Avro.named`
+resolves them. `align` and `simplify` change the logical types of a tree in place, so call them on a private
+copy.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from typing import Any, Final
 
 from fastavro.schema import SchemaParseException, UnknownType, parse_schema
 
-from ottla.spark.values.faults import SchemaError, at
+from ottla.spark.values.errors import SchemaError, at
 from ottla.spark.values.registry import Schema
 
-#: Logical types that Spark's columns hold as something else than Avro's base type.
+#: Logical types whose Spark type differs from the Avro base type.
 SPARKS_LOGICAL: Final = frozenset(
     (
         "bytes-decimal",
@@ -33,7 +34,7 @@ _NUMBERS: Final = frozenset(("int", "long", "float", "double"))
 
 @dataclass(frozen=True, slots=True)
 class Avro:
-    """A schema's root and the named types within it."""
+    """The root of a schema, and its named types."""
 
     root: Any
     named: dict[str, Any]
@@ -42,8 +43,11 @@ class Avro:
         return self.named.get(node, node) if isinstance(node, str) else node
 
     def for_fastavro(self, carried: bool) -> dict[str, Any]:
-        """What fastavro takes as already parsed. `carried`: as the one field, "value", of a record, which has the same bytes: so a root of any
-        type can be handed over without being parsed again for each value."""
+        """The schema in fastavro's parsed form.
+
+        With `carried`, it is the only field, "value", of a record, which has the same bytes. Then a root of
+        any type is not parsed again for each value.
+        """
         root = self.resolve(self.root)
         if carried:
             root = {
@@ -65,7 +69,7 @@ def parse(schema: Schema) -> Avro:
             parse_schema(json.loads(text), named)
         root: Any = parse_schema(json.loads(schema.text), named)
     except (SchemaParseException, UnknownType, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise SchemaError(f"this is no Avro schema: {type(error).__name__}: {error}") from None
+        raise SchemaError(f"not an Avro schema: {type(error).__name__}: {error}") from None
     if isinstance(root, dict) and root.get("name") in named:
         root = root["name"]
     elif isinstance(root, dict):
@@ -73,15 +77,15 @@ def parse(schema: Schema) -> Avro:
     avro = Avro(root, named)
     for path, node in walk(avro):
         if kind_of(node) == "array" and _takes_no_bytes(avro, node["items"]):
-            # Five bytes could claim to be a million million of them.
+            # A few bytes could claim a trillion items.
             raise SchemaError(
-                f"{path or 'the schema'}: an array of items that take no bytes cannot be read safely"
+                f"{path or 'the schema'}: an array of items without bytes cannot be read safely"
             )
     return avro
 
 
 def kind_of(node: Any) -> str:
-    """Avro's word for a node that is resolved: record, union, long, …"""
+    """Avro's name for a resolved node: record, union, long, …"""
     if isinstance(node, list):
         return "union"
     if isinstance(node, dict):
@@ -91,14 +95,14 @@ def kind_of(node: Any) -> str:
 
 
 def logical_of(node: Any) -> str | None:
-    """The logical type with its base, as in long-timestamp-millis."""
+    """The logical type with its base type, as in long-timestamp-millis."""
     if isinstance(node, dict) and isinstance(node.get("logicalType"), str):
         return f"{kind_of(node)}-{node['logicalType']}"
     return None
 
 
 def walk(avro: Avro) -> Iterator[tuple[str, Any]]:
-    """Every node once, resolved, with its path; a type that holds itself is not entered again."""
+    """Every node once, resolved, with its path. Recursive types are not entered again."""
     entered: set[str] = set()
     waiting: list[tuple[str, Any]] = [("", avro.root)]
     while waiting:
@@ -125,7 +129,7 @@ def walk(avro: Avro) -> Iterator[tuple[str, Any]]:
 
 
 def holds_itself(avro: Avro) -> bool:
-    """Whether some record is within itself, so that values may be nested to any depth."""
+    """Whether some record is recursive, so that values may be nested to any depth."""
     done: set[str] = set()
 
     def enter(node: Any, within: tuple[str, ...]) -> bool:
@@ -152,7 +156,7 @@ def holds_itself(avro: Avro) -> bool:
 
 
 def is_choice(node: Any) -> bool:
-    """Whether this is a union of several types beside null, not all of them numbers of one sort."""
+    """Whether this is a union of several types besides null that are not all numbers of one sort."""
     return kind_of(node) == "union" and widened(node) is None and len(branches(node)) > 1
 
 
@@ -161,7 +165,7 @@ def branches(union: list[Any]) -> list[Any]:
 
 
 def widened(union: list[Any]) -> str | None:
-    """[int, long] is a long and [float, double] a double, as in Spark's own Avro."""
+    """[int, long] is a long and [float, double] a double, as in Spark's Avro."""
     kinds = {branch if isinstance(branch, str) else None for branch in branches(union)}
     if kinds == {"int", "long"}:
         return "long"
@@ -169,17 +173,18 @@ def widened(union: list[Any]) -> str | None:
 
 
 def simplify(avro: Avro) -> None:
-    """Drop the logical types that Spark has no column for: what they annotate is read as it is written."""
+    """Drop logical types without a Spark type: their values are read as the base type."""
     for _path, node in walk(avro):
         if isinstance(node, dict) and "logicalType" in node and logical_of(node) not in SPARKS_LOGICAL:
             del node["logicalType"]
 
 
 def align(writer: Avro, reader: Avro) -> None:
-    """Let the writer's logical types suit the reader's, since Avro's rules of resolution do not look at them.
+    """Adapt the writer's logical types to the reader's, because Avro's schema resolution ignores logical
+    types.
 
-    A long that became a timestamp is read as one; a timestamp that became a plain long is read as a number. Where both have a logical type the
-    writer's stays: it says what its bytes mean.
+    A long that became a timestamp is read as a timestamp; a timestamp that became a plain long is read as a
+    number. If both have a logical type, the writer's is kept: it defines the meaning of the bytes.
     """
     done: set[tuple[str, str]] = set()
 
@@ -231,7 +236,7 @@ def align(writer: Avro, reader: Avro) -> None:
 
 
 def _counterpart(reader: Avro, branch: Any, writer: Avro, theirs: Any) -> Any:
-    """That branch of the reader's union which this one of the writer's is read as."""
+    """The branch of the reader's union that this branch of the writer's union is read as."""
     if kind_of(theirs) != "union":
         return theirs
     mine = writer.resolve(branch)

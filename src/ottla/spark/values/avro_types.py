@@ -1,8 +1,9 @@
-"""Avro schemas ↔ Spark's types. Called when a query is planned; needs pyspark, but no session.
+"""Avro schemas ↔ Spark types. Used when a query is planned; needs pyspark, but no session.
 
-Spark's columns hold null, boolean, int, long, float, double, bytes, string, decimal, date and timestamps as they are; an enum is a string, fixed
-are bytes, a uuid is a string, the times of a day are their number of milli- or microseconds, a union of several types is a struct of which one
-member is set. What has no column is a `SchemaError` that names the field.
+Null, boolean, int, long, float, double, bytes, string, decimal, date and timestamps map directly. An enum is
+a string, fixed is binary, a uuid is a string. A time of day is its number of milli- or microseconds. A union
+of several types is a struct with one member set. An unsupported type raises a `SchemaError` that names the
+field.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any, Final
 from pyspark.sql import types as spark
 
 from ottla.spark.values.avro_tree import Avro, branches, is_choice, kind_of, logical_of, widened
-from ottla.spark.values.faults import SchemaError, at
+from ottla.spark.values.errors import SchemaError, at
 
 _PLAIN: Final[dict[str, spark.DataType]] = {
     "boolean": spark.BooleanType(),
@@ -50,7 +51,7 @@ _TEXTS: Final[dict[type[spark.DataType], Any]] = {
 
 
 def spark_type(avro: Avro) -> spark.DataType:
-    """The type of a column of values read as this schema."""
+    """The column type for values of this schema."""
     entered: list[str] = []
 
     def of(node: Any, path: str) -> spark.DataType:
@@ -61,7 +62,8 @@ def spark_type(avro: Avro) -> spark.DataType:
         if kind == "record":
             if node["name"] in entered:
                 raise SchemaError(
-                    f"{path}: {node['name']} holds itself, which no column can; give a schema without that field"
+                    f"{path}: {node['name']} is recursive, which no column can hold: use a schema without "
+                    "that field"
                 )
             entered.append(node["name"])
             fields = [
@@ -100,11 +102,25 @@ def spark_type(avro: Avro) -> spark.DataType:
 
 
 def avro_schema(struct: spark.StructType, name: str) -> str:
-    """The text of an Avro schema, a record of this full name, for the rows of a DataFrame: `avro_schema(df.schema, "shop.Order")`."""
+    """Create an Avro schema for the rows of a DataFrame.
+
+    Args:
+        struct: The schema of the DataFrame.
+        name: The full name of the Avro record.
+
+    Returns:
+        The schema as JSON text.
+
+    Raises:
+        SchemaError: A column has a type that Avro lacks.
+
+    Example:
+        >>> avro_schema(df.schema, "shop.Order")
+    """
 
     def of(type_: spark.DataType, path: str) -> Any:
         if isinstance(type_, spark.StructType):
-            # Each record needs a name of its own: that of its field, with those of the fields around it.
+            # Each record needs a unique name: the names of the fields around it, joined.
             fields = [
                 {
                     "name": each.name,
@@ -122,7 +138,7 @@ def avro_schema(struct: spark.StructType, name: str) -> str:
         if isinstance(type_, spark.MapType):
             if not isinstance(type_.keyType, spark.StringType):
                 raise SchemaError(
-                    f"{path}: the keys of Avro's maps are texts, not {type_.keyType.simpleString()}"
+                    f"{path}: keys of Avro maps are strings, not {type_.keyType.simpleString()}"
                 )
             values = of(type_.valueType, f"{path}_value")
             return {"type": "map", "values": optional(values) if type_.valueContainsNull else values}

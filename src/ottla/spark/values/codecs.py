@@ -1,12 +1,13 @@
-"""Readers and writers of values by schema, for any program: bytes ↔ Python values, without Spark.
+"""Reads and writes values by schema: bytes ↔ Python values, without Spark.
 
     reader = ValueReader("http://127.0.0.1:8081", subject="orders-value")
     order = reader.read(record.value)
     writer = ValueWriter("http://127.0.0.1:8081", "orders-value")
     value = writer.write({"id": 7, "price": Decimal("9.50")})
 
-A `Plan` is all that must be known before the first value: the schema to read or write with, found once by `plan`. It is plain data, so the driver
-makes it and workers are handed it. Readers find the schemas of other versions by id: asked for once, kept by the `Registry`.
+A `Plan` contains everything that is needed before the first value, above all the schema. It is plain data:
+the driver creates it and sends it to workers. Readers request schemas of other versions by id; the `Registry`
+caches them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from ottla.spark.values.avro import AvroReader, AvroWriter
-from ottla.spark.values.faults import BadValue, SchemaError, UnknownSchema
+from ottla.spark.values.errors import BadValue, SchemaError, UnknownSchema
 from ottla.spark.values.json_schema import JsonReader, JsonWriter
 from ottla.spark.values.registry import AVRO, JSON, KINDS, NO_ID, PROTOBUF, Location, Registry, Schema
 from ottla.spark.values.wire_format import schema_id_of
@@ -32,7 +33,10 @@ class Writer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to read or write as. `files` are the compiled files of a Protobuf schema, `message` the one of its messages that is meant."""
+    """The schema to read or write with.
+
+    `files` are the compiled files of a Protobuf schema, `message` is the full name of its message.
+    """
 
     location: Location
     schema: Schema
@@ -40,51 +44,53 @@ class Plan:
     message: str | None = None
 
 
-def plan(
-    location: Location,
-    *,
-    subject: str | None = None,
-    version: int | str = "latest",
-    schema_id: int | None = None,
-    schema: str | None = None,
-    schema_type: str | None = None,
-    message: str | None = None,
-    descriptor_set: bytes | None = None,
-    registry: Registry | None = None,
-) -> Plan:
-    """Find the schema to read as: of a subject, of an id, or given as text (or, for Protobuf, compiled).
+@dataclass(frozen=True, slots=True)
+class SchemaOptions:
+    """Which schema to use: of a subject and version, of an id, given as text, or (Protobuf) compiled.
 
-    `schema_type` is that of a text, AVRO if nothing is said; what the registry has must be of it, if it is given.
+    `schema_type` is the type of a schema given as text, AVRO by default. A schema from the registry must have
+    this type, if it is given. `message` names the message of a Protobuf schema.
     """
+
+    subject: str | None = None
+    version: int | str = "latest"
+    schema_id: int | None = None
+    schema: str | None = None
+    schema_type: str | None = None
+    message: str | None = None
+    descriptor_set: bytes | None = None
+
+
+def plan(location: Location, options: SchemaOptions, registry: Registry | None = None) -> Plan:
+    """Find the schema to read as. `registry` is reused if it is given."""
     given = [
         name
-        for name, value in (
-            ("subject", subject),
-            ("schema_id", schema_id),
-            ("schema", schema),
-            ("descriptor_set", descriptor_set),
-        )
-        if value is not None
+        for name in ("subject", "schema_id", "schema", "descriptor_set")
+        if getattr(options, name) is not None
     ]
     if len(given) != 1:
-        said = f"not {' and '.join(given)}" if given else "none is given"
+        found_text = f"{' and '.join(given)} are given" if given else "none is given"
         raise ValueError(
-            f"say by one of subject, schema_id, schema and descriptor_set which schema is meant: {said}"
+            f"{found_text}: name the schema by exactly one of subject, schema_id, schema and descriptor_set"
         )
-    if version != "latest" and subject is None:
-        raise ValueError("version goes with subject")
+    subject, schema_id = options.subject, options.schema_id
+    if options.version != "latest" and subject is None:
+        raise ValueError(f"version {options.version!r} needs subject: give both, or leave version out")
     asked = registry or Registry(location)
     if subject is not None:
-        found = asked.by_subject(subject, version)
+        found = asked.by_subject(subject, options.version)
     elif schema_id is not None:
         found = asked.by_id(schema_id)
     else:
-        kind = PROTOBUF if descriptor_set is not None else _kind(schema_type)
-        found = Schema(NO_ID, kind, schema or "")
-    if schema_type is not None and found.kind != _kind(schema_type):
+        kind = PROTOBUF if options.descriptor_set is not None else _kind(options.schema_type)
+        found = Schema(NO_ID, kind, options.schema or "")
+    if options.schema_type is not None and found.kind != _kind(options.schema_type):
         what = f"subject {subject!r}" if subject is not None else f"schema id {schema_id}"
-        raise SchemaError(f"{what} is of type {found.kind}, and {_kind(schema_type)} is wanted")
-    return compiled(Plan(location, found, message=message), descriptor_set)
+        raise SchemaError(
+            f"{what} is of type {found.kind}, not {_kind(options.schema_type)}: change schema_type or leave "
+            "it out"
+        )
+    return compiled(Plan(location, found, message=options.message), options.descriptor_set)
 
 
 def _kind(schema_type: str | None) -> str:
@@ -95,14 +101,16 @@ def _kind(schema_type: str | None) -> str:
 
 
 def compiled(planned: Plan, descriptor_set: bytes | None = None) -> Plan:
-    """The same plan, with the files of a Protobuf schema; other kinds need none."""
+    """Add the compiled files of a Protobuf schema to the plan. Other schemas need none."""
     if planned.schema.kind != PROTOBUF:
         if planned.message is not None:
             raise ValueError(
-                f"message chooses one of a Protobuf schema's; this schema is {planned.schema.kind}"
+                f"message {planned.message!r} needs a Protobuf schema, but the schema is "
+                f"{planned.schema.kind}: "
+                "leave message out"
             )
         return planned
-    # protobuf is not loaded by those who do not use it.
+    # Loaded only if it is used.
     from ottla.spark.values.protobuf_schema import files_of, files_of_set
 
     files = files_of_set(descriptor_set) if descriptor_set is not None else files_of(planned.schema)
@@ -124,7 +132,7 @@ def reader_of(planned: Plan, *, columns: bool = False) -> Reader:
 def writer_of(planned: Plan, *, columns: bool = False) -> Writer:
     schema = planned.schema
     if schema.id == NO_ID:
-        raise SchemaError("values can only be written with a schema that the registry has given an id")
+        raise SchemaError("the schema has no id, because it is not from a registry: write with a subject")
     if schema.kind == AVRO:
         return AvroWriter(schema)
     if schema.kind == JSON:
@@ -135,11 +143,11 @@ def writer_of(planned: Plan, *, columns: bool = False) -> Writer:
     return ProtobufWriter(schema, Files(planned.files), planned.message)
 
 
-class Frames:
-    """Reads frames: finds the schema of each by its id, and hands both to a reader.
+class FrameReader:
+    """Reads frames: finds the schema of each frame by its id, and passes both to a reader.
 
-    An id that the registry does not know is remembered as such by this object alone: make one for each task, and a schema that is registered late is
-    found by the next.
+    It remembers ids that the registry does not know. Create one per task, so that the next task finds a
+    schema that is registered later.
     """
 
     def __init__(self, planned: Plan, registry: Registry, reader: Reader) -> None:
@@ -167,26 +175,59 @@ class Frames:
         except SchemaError as error:
             return f"schema {schema_id} cannot be used: {error}"
         if schema.kind != self._kind:
-            return f"written with schema {schema_id}, which is {schema.kind}, where {self._kind} is expected"
+            return f"written with schema {schema_id} of type {schema.kind}, but {self._kind} is expected"
         return schema
 
 
 class ValueReader:
-    """Reads values as the latest version of a subject, or as what `plan` is told; for programs without Spark."""
+    """Decodes values with a schema of the registry, without Spark.
+
+    Values of other versions are converted to this schema.
+
+    Args:
+        registry: The URL of the schema registry, several URLs, or a `Location`.
+        **schema: The schema: `subject`, `version`, `schema_id`, `schema`, `schema_type`, `message` and
+            `descriptor_set`, as for `from_registry`.
+
+    Raises:
+        ValueError: An argument is invalid.
+        SchemaError: The schema cannot be used.
+        RegistryError: The registry cannot be reached, or refuses the request.
+
+    Example:
+        >>> ValueReader("http://127.0.0.1:8081", subject="orders-value").read(record.value)
+    """
 
     def __init__(self, registry: str | Sequence[str] | Location, **schema: Any) -> None:
         location = registry if isinstance(registry, Location) else Location.of(registry)
         asked = Registry(location)
-        planned = plan(location, registry=asked, **schema)
-        self._frames = Frames(planned, asked, reader_of(planned))
+        planned = plan(location, SchemaOptions(**schema), asked)
+        self._frames = FrameReader(planned, asked, reader_of(planned))
 
     def read(self, frame: bytes | None) -> Any:
-        """The value; of a tombstone None. A frame that cannot be read is a `BadValue`."""
+        """Decode a value; None (a tombstone) is returned as None. Raises `BadValue`."""
         return None if frame is None else self._frames.read(frame)
 
 
 class ValueWriter:
-    """Writes values with the latest version of a subject, or with the schema given, which is registered if it is not there."""
+    """Encodes values with a schema of the registry, without Spark.
+
+    Args:
+        registry: The URL of the schema registry, several URLs, or a `Location`.
+        subject: The subject of the schema.
+        schema: Register this schema, given as text, under the subject, if it is missing.
+        schema_type: AVRO (default), JSON or PROTOBUF: the type of `schema`.
+        version: Without `schema`: the version of the subject.
+        message: The full name of a Protobuf message; by default the first of the schema.
+
+    Raises:
+        ValueError: An argument is invalid.
+        SchemaError: The schema cannot be used.
+        RegistryError: The registry cannot be reached, or refuses the request.
+
+    Example:
+        >>> ValueWriter("http://127.0.0.1:8081", "orders-value").write({"id": 7})
+    """
 
     def __init__(
         self,
@@ -199,36 +240,22 @@ class ValueWriter:
         message: str | None = None,
     ) -> None:
         location = registry if isinstance(registry, Location) else Location.of(registry)
-        self._writer = writer_of(
-            writing_plan(
-                location, subject, schema=schema, schema_type=schema_type, version=version, message=message
-            )
+        options = SchemaOptions(
+            subject=subject, version=version, schema=schema, schema_type=schema_type, message=message
         )
+        self._writer = writer_of(writing_plan(location, options))
 
     def write(self, value: Any) -> bytes:
         return self._writer.write(value)
 
 
-def writing_plan(
-    location: Location,
-    subject: str,
-    *,
-    schema: str | None = None,
-    schema_type: str | None = None,
-    version: int | str = "latest",
-    message: str | None = None,
-) -> Plan:
-    """Find the schema to write with; one that is given is registered under the subject."""
-    asked = Registry(location)
-    if schema is None:
-        return plan(
-            location,
-            subject=subject,
-            version=version,
-            schema_type=schema_type,
-            message=message,
-            registry=asked,
-        )
-    if version != "latest":
-        raise ValueError("give either schema or version, not both")
-    return compiled(Plan(location, asked.register(subject, schema, _kind(schema_type)), message=message))
+def writing_plan(location: Location, options: SchemaOptions) -> Plan:
+    """Find the schema to write with. A schema given as text is registered under the subject."""
+    registry = Registry(location)
+    if options.schema is None:
+        return plan(location, options, registry)
+    if options.version != "latest":
+        raise ValueError(f"schema and version {options.version!r} are both given: give only one of them")
+    assert options.subject is not None, "a schema is registered under a subject"
+    schema = registry.register(options.subject, options.schema, _kind(options.schema_type))
+    return compiled(Plan(location, schema, message=options.message))

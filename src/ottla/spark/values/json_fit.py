@@ -1,4 +1,6 @@
-"""JSON's values made to fit the columns of a schema, and rows made to fit JSON. Compiled once a schema into nested functions (value, path) → value."""
+"""Converts JSON values to column values of a schema, and rows to JSON, by nested functions (value, path) →
+value.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from ottla.spark.values.faults import BadValue, at, pairs, wrong
+from ottla.spark.values.errors import BadValue, at, pairs, wrong
 from ottla.spark.values.json_leaves import Fit, boolean, number, parsed, text_of, unicode_text
 from ottla.spark.values.numbers import whole_of
 
@@ -19,7 +21,7 @@ _number = number()
 
 
 def fitting(node: Node) -> Fit:
-    """From what `json.loads` returns to what the column of this node holds. Null fits everywhere."""
+    """Convert from `json.loads` to the column type of this node. Null is always allowed."""
     inner = _reading(node)
     return lambda value, path: None if value is None else inner(value, path)
 
@@ -69,12 +71,12 @@ def _reading(node: Node) -> Fit:
 
 def _text(value: Any, path: str) -> Any:
     if not isinstance(value, str):
-        raise wrong(path, "a text", value)
+        raise wrong(path, "a string", value)
     return unicode_text(value, path)
 
 
 def _integer(value: Any, path: str) -> Any:
-    # To JSON Schema 1.0 is an integer.
+    # In JSON Schema, 1.0 is an integer.
     value = whole_of(value)
     if isinstance(value, bool) or not isinstance(value, int) or not -(1 << 63) <= value < 1 << 63:
         raise wrong(path, "an integer of 64 bits", value)
@@ -82,7 +84,10 @@ def _integer(value: Any, path: str) -> Any:
 
 
 def writing(node: Node, *, columns: bool) -> Fit:
-    """From a row to what `json.dumps` takes. A null that the schema does not allow is left out of its object, unless the field is required."""
+    """Convert a row for `json.dumps`.
+
+    A null that the schema forbids is omitted, unless the field is required.
+    """
 
     def of(node: Node) -> Fit:
         inner = _writing(node)
@@ -127,7 +132,7 @@ def writing(node: Node, *, columns: bool) -> Fit:
 
 
 def _number_of(value: Any, path: str) -> Any:
-    """Whole numbers and decimals keep their digits, if a double is as large."""
+    """Integers and decimals keep their digits, if they are within the range of a double."""
     read = _number(value, path)
     return value if isinstance(value, (int, Decimal)) else read
 
@@ -175,4 +180,4 @@ def _any_of(value: Any, path: str) -> Any:
     try:
         return parsed(value)
     except (ValueError, ArithmeticError):
-        raise wrong(path, "the text of a JSON value", value) from None
+        raise wrong(path, "JSON text", value) from None

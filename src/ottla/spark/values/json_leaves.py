@@ -1,6 +1,6 @@
-"""What is the same wherever JSON is read or written: texts to Python values and back, and the simple types.
+"""Shared JSON conversions: text ↔ Python values, and the simple types.
 
-Numbers with a fraction are `Decimal`s between text and column, so that no digit is lost on the way.
+Numbers with a fraction are `Decimal`s between text and column, so that no digit is lost.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any, Final
 
-from ottla.spark.values.faults import BadValue, wrong
+from ottla.spark.values.errors import BadValue, wrong
 from ottla.spark.values.numbers import double_of
 
 Fit = Callable[[Any, str], Any]
@@ -21,7 +21,7 @@ _STRICT: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, all
 
 
 def read_as(fit: Fit, text: bytes | str) -> Any:
-    """What a text of JSON holds, made to fit. Whatever somebody may have written there, it is a value or a `BadValue`."""
+    """Parse JSON and convert it. Any input gives a value or a `BadValue`."""
     try:
         value = parsed(text)
     except RecursionError:
@@ -35,32 +35,32 @@ def read_as(fit: Fit, text: bytes | str) -> Any:
 
 
 def parsed(text: bytes | str) -> Any:
-    """As `json.loads`, which would make a decoder for each text."""
+    """As `json.loads`, without creating a decoder for each text."""
     if not isinstance(text, str):
         text = text.decode(json.detect_encoding(text), "surrogatepass")
     return _DECODER.decode(text)
 
 
 def text_of(value: Any, *, strict: bool = False) -> str:
-    """The text of a JSON value, with every digit of its decimals; `strict`: without NaN and infinities, which JSON has not."""
+    """Write JSON with all digits of decimals. `strict` rejects NaN and infinity, which JSON lacks."""
     encoder = _STRICT if strict else _ENCODER
     try:
         return encoder.encode(value)
     except TypeError:
-        # json knows no decimals. It is told no way to write them but as floats or texts, so that these are written here.
+        # The json module writes decimals only as floats or strings, so they are written here.
         return "".join(_parts(value, encoder))
 
 
 def _parts(value: Any, encoder: json.JSONEncoder) -> Iterator[str]:
     if isinstance(value, Decimal):
         if not value.is_finite():
-            raise ValueError(f"{value} is no number of JSON")
+            raise ValueError(f"{value} is not a JSON number")
         yield str(value)
     elif isinstance(value, dict):
         yield "{"
         for place, (key, each) in enumerate(value.items()):
             if not isinstance(key, str):
-                raise TypeError(f"the key {key!r} of an object is no text")
+                raise TypeError(f"the object key {key!r} is not a string")
             yield f"{',' if place else ''}{encoder.encode(key)}:"
             yield from _parts(each, encoder)
         yield "}"
@@ -94,9 +94,9 @@ def number(to_float: Callable[[Any], float] = double_of) -> Fit:
 
 
 def unicode_text(value: str, path: str) -> str:
-    """JSON can write halves of characters, which no column holds."""
+    """JSON can contain lone surrogates, which no column can hold."""
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise wrong(path, "a text of Unicode characters", value) from None
+        raise wrong(path, "a string of Unicode characters", value) from None
     return value

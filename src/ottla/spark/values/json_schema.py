@@ -1,9 +1,10 @@
-"""JSON Schema, as far as it says which columns there are; and JSON payloads ↔ Python values.
+"""JSON Schema, as far as it defines columns; and JSON payloads ↔ Python values.
 
-A schema is read into a tree of `Node`s: $ref (within the schema, and to what it refers to in the registry), allOf, and null in type, oneOf or anyOf
-are worked out; whatever allows several types, or any, is `ANY`. Reading is lenient, as JSON's users are: unknown fields are left out,
-missing ones are null, and nothing is validated beyond what a column needs. What cannot be of its column's type is a `BadValue`
-that names the field. In columns `ANY` is the text of the JSON; times stay texts, integers are longs.
+A schema is parsed into a tree of `Node`s. $ref (within the schema and to references in the registry), allOf,
+and null in type, oneOf or anyOf are resolved. Everything that allows several types is `ANY`. Reading is
+lenient: unknown fields are dropped, missing ones are null, and only column types are validated. A value of
+the wrong type raises a `BadValue` that names the field. In columns, `ANY` is JSON text, times are strings and
+integers are longs.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ottla.spark.values.faults import BadValue, SchemaError
+from ottla.spark.values.errors import BadValue, SchemaError
 from ottla.spark.values.json_fit import fitting, writing
 from ottla.spark.values.json_leaves import Fit, read_as, text_of
 from ottla.spark.values.registry import Schema
@@ -27,7 +28,7 @@ _SIMPLE: Final = ("string", "integer", "number", "boolean")
 
 @dataclass(slots=True)
 class Node:
-    """What may stand at one place: `kind` is OBJECT, MAP, ARRAY, ANY, or JSON Schema's word for a simple type."""
+    """A place in the schema: `kind` is OBJECT, MAP, ARRAY, ANY, or a simple type of JSON Schema."""
 
     kind: str
     nullable: bool = False
@@ -37,7 +38,7 @@ class Node:
 
 
 class JsonReader:
-    """Reads frames, whichever version they were written with: with `columns` as what the columns of its schema hold, else as they are."""
+    """Reads frames of any version: with `columns` as column values of its schema, else unchanged."""
 
     def __init__(self, schema: Schema, *, columns: bool = False) -> None:
         self.node = parse(schema)
@@ -54,7 +55,7 @@ class JsonReader:
 
 
 class JsonWriter:
-    """Writes values with one schema; with `columns` the value of an ANY is the text of its JSON."""
+    """Writes values with one schema. With `columns`, a value of ANY is JSON text."""
 
     def __init__(self, schema: Schema, *, columns: bool = False) -> None:
         self._fit = writing(parse(schema), columns=columns)
@@ -74,12 +75,12 @@ def parse(schema: Schema) -> Node:
         root = json.loads(schema.text)
         others = {name: json.loads(text) for name, text in schema.references}
     except ValueError as error:
-        raise SchemaError(f"this is no JSON Schema: {error}") from None
-    return _Reading(root, others).node(root, root, "", ())
+        raise SchemaError(f"not a JSON Schema: {error}") from None
+    return _SchemaParser(root, others).node(root, root, "", ())
 
 
-class _Reading:
-    """Reads one schema: `root` is the document that a reference without an address points into."""
+class _SchemaParser:
+    """Parses one schema. `root` is the document that references without an address point into."""
 
     def __init__(self, root: Any, others: dict[str, Any]) -> None:
         self._root = root
@@ -89,13 +90,14 @@ class _Reading:
         if isinstance(schema, bool):
             return Node(ANY, nullable=True)
         if not isinstance(schema, dict):
-            raise SchemaError(f"{path or 'the schema'} is no JSON Schema: {schema!r:.60}")
+            raise SchemaError(f"{path or 'the schema'} is not a JSON Schema: {schema!r:.60}")
         if "$ref" in schema:
             reference = str(schema["$ref"])
             where = f"{id(root)} {reference}"
             if where in trail:
                 raise SchemaError(
-                    f"{path}: {reference} holds itself, which no column can; give a schema without that field"
+                    f"{path}: {reference} is recursive, which no column can hold: use a schema without that "
+                    "field"
                 )
             target, document = self._find(reference, root, path)
             return self.node(target, document, path, (*trail, where))
@@ -120,7 +122,7 @@ class _Reading:
             return Node(kind, nullable)
         if kind == "array":
             items = schema.get("items", schema.get("prefixItems", True))
-            # Items of one type each are a tuple, for which Spark has no column.
+            # Items with a type each are a tuple, which Spark lacks.
             inner = Node(ANY, True) if isinstance(items, list) else self.node(items, root, f"{path}[]", trail)
             return Node(ARRAY, nullable, inner=inner)
         if kind == "object":
@@ -170,7 +172,7 @@ class _Reading:
             node.nullable = node.nullable or len(some) < len(options)
             return node
         if "properties" in schema:
-            # The options only add conditions to an object whose fields are given beside them.
+            # The options only add conditions to the fields of the object.
             return self._typed(schema, root, path, trail)
         return Node(ANY, nullable=True)
 
@@ -180,7 +182,8 @@ class _Reading:
         if address:
             if address not in self._others:
                 raise SchemaError(
-                    f"{path or 'the schema'}: {reference} is not among the schema's references in the registry"
+                    f"{path or 'the schema'}: {reference} is not among the schema's references in the "
+                    "registry"
                 )
             document = self._others[address]
         if pointer and not pointer.startswith("/"):
@@ -198,7 +201,7 @@ class _Reading:
 
     @staticmethod
     def _guess(schema: dict[str, Any]) -> Any:
-        """The type of a schema that does not say it."""
+        """The type of a schema without `type`."""
         if "properties" in schema or isinstance(schema.get("additionalProperties"), dict):
             return "object"
         if "items" in schema:
@@ -208,7 +211,7 @@ class _Reading:
 
 
 def _anchored(document: Any, name: str) -> Any:
-    """The part of a document that has this name; drafts before 2019 write it as an id."""
+    """The part of a document with this anchor; drafts before 2019 write it as an id."""
     waiting = [document]
     while waiting:
         part = waiting.pop()

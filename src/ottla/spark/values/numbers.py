@@ -1,4 +1,6 @@
-"""Numbers as columns hold them: what is too large is refused, where Python and the formats' own libraries would make it infinite."""
+"""Numbers in columns: values that are too large are rejected, where Python and the format libraries return
+infinity.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +10,12 @@ from typing import Any, Final
 
 #: From here on, rounding to 32 bits gives infinity.
 _SINGLE_MAX: Final = 3.4028235677973366e38
-#: As many digits as a whole number of 64 bits has at most: more are not even counted out, since 1e999999999 would fill the memory.
+#: The maximum digits of a 64-bit integer. Longer numbers are not expanded: 1e999999999 would fill the memory.
 _LONG_DIGITS: Final = 19
 
 
 def double_of(value: Any) -> float:
-    """A number as a double. Raises OverflowError where only infinity is as large, unless the value is infinite itself."""
+    """Convert to a double. Raises OverflowError if the result is infinite but the value is not."""
     number = float(value)
     if math.isinf(number) and number != value:
         raise OverflowError(f"{value} is no double")
@@ -21,7 +23,7 @@ def double_of(value: Any) -> float:
 
 
 def single_of(value: Any) -> float:
-    """The same for a float of 32 bits; its precision is not looked at."""
+    """The same for a 32-bit float; its precision is not checked."""
     number = double_of(value)
     if _SINGLE_MAX <= abs(number) < math.inf:
         raise OverflowError(f"{value} is no float")
@@ -29,7 +31,7 @@ def single_of(value: Any) -> float:
 
 
 def whole_of(value: Any) -> Any:
-    """A float or decimal without a fraction as an int, of 64 bits at most; everything else as it is."""
+    """A float or decimal without a fraction as an int of at most 64 bits; other values unchanged."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, Decimal) and value.is_finite():

@@ -1,8 +1,8 @@
-"""JSON without a registry: texts made to fit columns of Spark's types, with a reason where they do not.
+"""JSON without a registry: converts text to columns of Spark types, with a reason for bad values.
 
-Spark's own `from_json` makes a value that does not fit null, without a word, so that nobody can tell what was wrong with it; `from_json_value` is for those
-who set such rows aside. Fields go by name: unknown ones are left out, missing ones are null. Compiled once a type into nested
-functions (value, path) → value, as in `json_fit`.
+Spark's `from_json` silently turns values that do not fit into null. `from_json_value` reports the reason, so
+that bad rows can be separated. Fields are matched by name: unknown ones are dropped, missing ones are null. A
+type is compiled into nested functions (value, path) → value, as in `json_fit`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from pyspark.sql import types as spark
 
-from ottla.spark.values.faults import SchemaError, at, wrong
+from ottla.spark.values.errors import SchemaError, at, wrong
 from ottla.spark.values.json_leaves import Fit, boolean, number, read_as, text_of, unicode_text
 from ottla.spark.values.numbers import single_of
 
@@ -28,7 +28,7 @@ _WHOLE: Final[dict[type[spark.DataType], int]] = {
 
 
 def json_reader(of: spark.DataType) -> Callable[[bytes | str], Any]:
-    """From the text of a JSON value to what a column of this type holds."""
+    """The function that converts JSON text to a column value of this type."""
     fit = _fitting(of, "")
 
     return lambda text: read_as(fit, text)
@@ -112,7 +112,7 @@ def _decimal(precision: int, scale: int) -> Fit:
 
 
 def _text(value: Any, path: str) -> Any:
-    """As in Spark's `from_json`, what is not a text is the text of its JSON."""
+    """As in Spark's `from_json`, a value that is not a string becomes its JSON text."""
     return unicode_text(value if isinstance(value, str) else text_of(value), path)
 
 

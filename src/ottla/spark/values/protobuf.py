@@ -1,9 +1,10 @@
-"""Protobuf payloads ↔ Python dicts. Pure, apart from the compiler that a new version of a schema may need.
+"""Protobuf payloads ↔ Python dicts. Pure, except for the compiler that a new schema version may need.
 
-`ProtobufReader` reads the messages of any version with one descriptor: fields are known by their numbers, so that is all the resolution there is;
-which message a value holds is checked by name. A field that has presence and is not set is None, among them all of a oneof but one; others have
-their default. Google's Timestamp is a `datetime`, its Duration a `timedelta`, a wrapper (StringValue, …) the bare value, and Struct, Value,
-ListValue and Any are the text of their JSON. `ProtobufWriter` goes the other way; None leaves a field unset.
+`ProtobufReader` reads messages of any version with one descriptor: field numbers are the only schema
+resolution. The message type of a value is checked by name. An unset field with presence is None, including
+unset members of a oneof; other unset fields have their default. Timestamp becomes `datetime`, Duration
+`timedelta`, a wrapper (StringValue, …) its value. Struct, Value, ListValue and Any become JSON text.
+`ProtobufWriter` does the reverse; None leaves a field unset.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any, Final
 from google.protobuf import json_format, message_factory
 from google.protobuf.message import DecodeError
 
-from ottla.spark.values.faults import BadValue, SchemaError, at, pairs, wrong
+from ottla.spark.values.errors import BadValue, SchemaError, at, pairs, wrong
 from ottla.spark.values.numbers import single_of
 from ottla.spark.values.protobuf_schema import Files, files_of, indexes_of, names_at
 from ottla.spark.values.registry import NO_ID, Schema
@@ -32,14 +33,14 @@ WRAPPERS: Final = frozenset(
     f"google.protobuf.{kind}Value"
     for kind in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
 )
-#: Messages whose content has no columns that are known before.
+#: Messages whose columns are not known in advance.
 TEXTS: Final = frozenset(f"google.protobuf.{kind}" for kind in ("Struct", "Value", "ListValue", "Any"))
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 class ProtobufReader:
-    """Reads frames as one message, whichever version they were written with."""
+    """Reads frames of any version as one message."""
 
     def __init__(self, schema: Schema, files: Files, message: str | None = None) -> None:
         self._descriptor = files.message(message)
@@ -48,7 +49,7 @@ class ProtobufReader:
         self._schema_id = schema.id
         self._files = files
         self._mains: dict[int, Any] = {}
-        #: Where the payload begins, by what stands before it, for frames that were checked: header and indexes are mostly the same.
+        #: The payload's start, by header and indexes of frames that were checked: they are mostly the same.
         self._checked: set[tuple[int, tuple[int, ...]]] = set()
 
     def read(self, frame: bytes, writer: Schema) -> Any:
@@ -58,7 +59,7 @@ class ProtobufReader:
         try:
             message = self._class.FromString(frame[start:])
         except DecodeError as error:
-            raise BadValue(f"truncated, or no Protobuf of schema {writer.id}: {error}") from None
+            raise BadValue(f"truncated, or not Protobuf of schema {writer.id}: {error}") from None
         try:
             return self._get(message)
         except BadValue:
@@ -72,7 +73,8 @@ class ProtobufReader:
             try:
                 files = self._files if writer.id == self._schema_id else files_of(writer)
             except ModuleNotFoundError:
-                # Who gave the schema compiled need not have the compiler: then its messages stand where they do there.
+                # With a compiled schema the compiler may be missing. Then the message indexes of that schema
+                # are used.
                 if self._schema_id != NO_ID:
                     raise
                 files = self._files
@@ -116,15 +118,15 @@ def is_map(field: Any) -> bool:
 
 
 def entry_of(field: Any) -> tuple[Any, Any]:
-    """The key and the value of a map, as fields."""
+    """The fields for key and value of a map."""
     fields = field.message_type.fields_by_name
     return fields["key"], fields["value"]
 
 
 def getting(descriptor: Any, entered: tuple[str, ...] = ()) -> _Get:
-    """From a message to a dict, compiled once a descriptor."""
+    """The function that converts a message to a dict, compiled once per descriptor."""
     if descriptor.full_name in entered:
-        raise SchemaError(f"{descriptor.full_name} holds itself, which no column can")
+        raise SchemaError(f"{descriptor.full_name} is recursive, which no column can hold")
     inside = (*entered, descriptor.full_name)
     fields = []
     for field in descriptor.fields:
@@ -160,7 +162,7 @@ def _as_is(value: Any) -> Any:
 def _one(field: Any, entered: tuple[str, ...]) -> _Get:
     if field.enum_type is not None:
         symbols = {number: each.name for number, each in field.enum_type.values_by_number.items()}
-        # Proto3 lets numbers through that have no name here, as of a newer version.
+        # Proto3 allows numbers without a name, for example of a newer version.
         return lambda value: symbols.get(value) or str(value)
     if field.cpp_type == field.CPPTYPE_UINT64:
         return Decimal
@@ -170,7 +172,7 @@ def _one(field: Any, entered: tuple[str, ...]) -> _Get:
     if name == TIMESTAMP:
         return lambda value: _EPOCH + timedelta(seconds=value.seconds, microseconds=value.nanos // 1000)
     if name == DURATION:
-        # Towards zero, as both parts have the same sign.
+        # Toward zero: both parts have the same sign.
         return lambda value: timedelta(seconds=value.seconds, microseconds=int(value.nanos / 1000))
     if name in WRAPPERS:
         inner = _one(field.message_type.fields_by_name["value"], entered)
@@ -184,11 +186,13 @@ def _json_of(value: Any) -> str:
     try:
         return str(json_format.MessageToJson(value, indent=None, descriptor_pool=value.DESCRIPTOR.file.pool))
     except Exception as error:
-        raise BadValue(f"does not fit: {value.DESCRIPTOR.name} cannot be shown as JSON: {error}") from None
+        raise BadValue(f"does not fit: {value.DESCRIPTOR.name} cannot be written as JSON: {error}") from None
 
 
 def setting(descriptor: Any) -> _Set:
-    """From a dict into a message, compiled once a descriptor; messages that hold themselves are compiled when they are met."""
+    """The function that fills a message from a dict, compiled once per descriptor; recursive messages on
+    first use.
+    """
     made: dict[str, Any] | None = None
     oneofs: dict[str, str] = {
         field.name: each.name for each in descriptor.oneofs for field in each.fields if len(each.fields) > 1
@@ -209,7 +213,7 @@ def setting(descriptor: Any) -> _Set:
                 continue
             if name in oneofs and taken.setdefault(oneofs[name], name) != name:
                 raise BadValue(
-                    f"does not fit: {at(path, name)} and {taken[oneofs[name]]} are both set, of a oneof"
+                    f"does not fit: {at(path, name)} and {taken[oneofs[name]]} of one oneof are both set"
                 )
             put(message, each, at(path, name))
 
@@ -263,7 +267,7 @@ _KINDS: Final = (
 
 
 def _putter(field: Any) -> Callable[[Any, Any, Any, str], None]:
-    """How one value is put: into a message under a name, into a map under a key, or at the end of a list (None)."""
+    """How to set one value: in a message by name, in a map by key, or at the end of a list (None)."""
     kind = field.message_type or field.enum_type
     wanted = f"of type {kind.full_name if kind is not None else _KINDS[field.type]}"
     store = (
@@ -289,7 +293,7 @@ def _store_message(fill: _Set) -> Callable[[Any, Any, Any, str], None]:
             fill(target.add(), value, path)
         elif hasattr(target, "DESCRIPTOR"):
             inner = getattr(target, key)
-            # Set, even where every field of it has its default.
+            # Set the field, even if all its fields have their default.
             inner.SetInParent()
             fill(inner, value, path)
         else:
@@ -313,7 +317,7 @@ def _store(convert: _Get) -> Callable[[Any, Any, Any, str], None]:
 def _converter(field: Any) -> _Get:
     if field.enum_type is not None:
         numbers = {name: each.number for name, each in field.enum_type.values_by_name.items()}
-        # What was read as a number, since it had no name, is written as one.
+        # A number without a name was read as a number, and is written as one.
         return lambda value: numbers[value] if value in numbers else int(value)
     if field.type == field.TYPE_BOOL:
         return lambda value: value if isinstance(value, bool) else _refuse(value)
@@ -324,7 +328,7 @@ def _converter(field: Any) -> _Get:
     if field.cpp_type == field.CPPTYPE_STRING:
         return _as_is
     if field.cpp_type == field.CPPTYPE_FLOAT:
-        # Protobuf itself would make infinity of what is too large.
+        # Protobuf would convert values that are too large to infinity.
         return lambda value: single_of(value) if not isinstance(value, (bool, str, bytes)) else _refuse(value)
     return _not_bool
 
@@ -360,7 +364,7 @@ def _put_micros(message: Any, value: timedelta, *, towards_zero: bool = False) -
     micros = value // _MICROSECOND
     seconds, rest = divmod(micros, 1_000_000)
     if towards_zero and seconds < 0 and rest:
-        # A duration's two parts have the same sign.
+        # Both parts of a duration have the same sign.
         seconds, rest = seconds + 1, rest - 1_000_000
     message.seconds, message.nanos = seconds, rest * 1000
 
@@ -369,4 +373,4 @@ def _put_json(message: Any, value: Any, path: str) -> None:
     try:
         json_format.Parse(value, message, descriptor_pool=message.DESCRIPTOR.file.pool)
     except (json_format.ParseError, TypeError) as error:
-        raise BadValue(f"does not fit: {path} must be the text of a JSON value: {error}") from None
+        raise BadValue(f"does not fit: {path} must be JSON text: {error}") from None

@@ -1,11 +1,13 @@
-"""Protobuf schemas: from a registry's text, or a descriptor set of one's own, to descriptors.
+"""Protobuf schemas: from the registry's text, or from a descriptor set, to descriptors.
 
-Registries give .proto source, or the compiled form (a FileDescriptorProto in base64), which needs no compiler. Source is compiled by the protoc that
-the package grpcio-tools brings, in a process of its own, so that what it says about a mistake can be told. All descriptors of a schema live
-in a pool of their own: two versions of a message have the same name.
+Registries return .proto source, or the compiled form (a FileDescriptorProto in base64), which needs no
+compiler. Source is compiled by the protoc of the package grpcio-tools, in a separate process, so that its
+errors can be reported. Each schema has its own descriptor pool, because two versions of a message have the
+same name.
 
-Which message of a file a value is, is written as indexes into its messages. Clients differ in whether the hidden messages of map fields count:
-those that ask protoc's descriptors count them, those that read the source do not. Both are understood.
+A value contains indexes that select a message of the file. Clients differ in whether they count the hidden
+messages of map fields: those that use protoc's descriptors do, those that parse the source do not. Both are
+supported.
 """
 
 from __future__ import annotations
@@ -23,10 +25,10 @@ from typing import Any, Final
 
 from google.protobuf import descriptor_pb2, descriptor_pool
 
-from ottla.spark.values.faults import SchemaError
+from ottla.spark.values.errors import SchemaError
 from ottla.spark.values.registry import Schema
 
-#: The file of the schema itself, among those that it imports.
+#: The file of the schema itself; other files are its imports.
 MAIN: Final = "ottla_main.proto"
 _COMPILE_S_MAX: Final = 60
 _GOOGLES: Final = "google/"
@@ -34,7 +36,10 @@ _GOOGLES: Final = "google/"
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Compiled files, each behind those that it imports; the last is the schema itself. Plain bytes: they go to workers with the plan."""
+    """Compiled files, each after its imports; the last is the schema itself.
+
+    Plain bytes, sent to workers in the plan.
+    """
 
     serialized: tuple[bytes, ...]
 
@@ -42,7 +47,7 @@ class Files:
         return _file(self.serialized[-1])
 
     def message(self, name: str | None) -> Any:
-        """The descriptor of the message of this full name, or the last file's first; in a pool of its own."""
+        """The descriptor of this message, or of the first message of the last file, in a new pool."""
         pool = descriptor_pool.DescriptorPool()
         added: set[str] = set()
         files = [_file(each) for each in self.serialized]
@@ -66,7 +71,7 @@ class Files:
 
 
 def files_of(schema: Schema) -> Files:
-    """Compile a schema of the registry, if it is not compiled already."""
+    """Compile a schema of the registry, unless it is already compiled."""
     texts = [*schema.references, (MAIN, schema.text)]
     compiled = [_compiled(text) for _name, text in texts]
     if all(each is not None for each in compiled):
@@ -82,19 +87,22 @@ def files_of(schema: Schema) -> Files:
 
 
 def files_of_set(descriptor_set: bytes) -> Files:
-    """The files of a FileDescriptorSet, as `protoc --include_imports --descriptor_set_out` writes it; the last one is the schema."""
+    """The files of a FileDescriptorSet, as `protoc --include_imports --descriptor_set_out` writes it.
+
+    The last is the schema.
+    """
     read = descriptor_pb2.FileDescriptorSet()
     try:
         read.ParseFromString(descriptor_set)
     except Exception as error:
-        raise SchemaError(f"this is no descriptor set: {error}") from None
+        raise SchemaError(f"not a descriptor set: {error}") from None
     if not read.file:
         raise SchemaError("this descriptor set is empty")
     return Files(tuple(each.SerializeToString() for each in read.file))
 
 
 def names(file: Any) -> list[str]:
-    """The full names of all messages of a file, outer before inner, without those of map fields."""
+    """The full names of all messages of a file, outer before inner, without the messages of map fields."""
     found: list[str] = []
 
     def enter(messages: Iterable[Any], prefix: str) -> None:
@@ -108,7 +116,7 @@ def names(file: Any) -> list[str]:
 
 
 def names_at(file: Any, indexes: tuple[int, ...]) -> set[str]:
-    """The full names of the message at these indexes, by either way to count."""
+    """The full names of the message at these indexes, by both ways of counting."""
     found = set()
     for counts_map_entries in (True, False):
         messages, parts = list(file.message_type), [file.package] if file.package else []
@@ -125,7 +133,7 @@ def names_at(file: Any, indexes: tuple[int, ...]) -> set[str]:
 
 
 def indexes_of(descriptor: Any) -> tuple[int, ...]:
-    """Where in its file this message is, by protoc's own order."""
+    """The indexes of this message in its file, in protoc's order."""
     indexes: list[int] = []
     while descriptor is not None:
         outer = descriptor.containing_type
@@ -152,12 +160,13 @@ def _add(pool: Any, file: Any, added: set[str]) -> None:
 
 
 def _googles(name: str) -> Any:
-    """One of the files that come with protobuf itself, or with googleapis-common-protos."""
+    """A file of protobuf itself, or of googleapis-common-protos."""
     try:
         module = importlib.import_module(name.removesuffix(".proto").replace("/", ".") + "_pb2")
     except ImportError:
         raise SchemaError(
-            f"it imports {name}, which is neither among its references nor in a package of Google's"
+            f"it imports {name}, which is neither among its references nor in a Google package: register it "
+            "as a reference"
         ) from None
     file = descriptor_pb2.FileDescriptorProto()
     module.DESCRIPTOR.CopyToProto(file)
@@ -165,26 +174,26 @@ def _googles(name: str) -> Any:
 
 
 def _compiled(text: str) -> Any | None:
-    """The file, where the text is not source but base64."""
+    """The compiled file, if the text is base64 and not source."""
     try:
         return _file(base64.b64decode(text.encode("ascii"), validate=True))
     except Exception:
-        # Source: it has spaces and semicolons, which base64 has not.
+        # Source: it has spaces and semicolons, which base64 lacks.
         return None
 
 
 def _compile(texts: list[tuple[str, str]]) -> Files:
     if importlib.util.find_spec("grpc_tools") is None:
-        # Not a fault of the schema, nor of the rows written with it: it ends the task in every mode.
+        # Neither the schema nor its rows are bad: this ends the task in every mode.
         raise ModuleNotFoundError(
-            "the registry gives this Protobuf schema as source: install grpcio-tools, which compiles it, "
-            "or give a compiled one as descriptor_set"
+            "the registry returns this Protobuf schema as source: install grpcio-tools, which compiles it, "
+            "or set descriptor_set to a compiled schema"
         )
     with tempfile.TemporaryDirectory(prefix="ottla-proto-") as folder:
         for name, text in texts:
             path = Path(folder, name)
             if not path.resolve().is_relative_to(Path(folder).resolve()):
-                raise SchemaError(f"a file of this Protobuf schema has the name {name!r}")
+                raise SchemaError(f"a file of this Protobuf schema has the invalid name {name!r}")
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
         out = Path(folder, "ottla_compiled.binpb")
@@ -204,10 +213,11 @@ def _compile(texts: list[tuple[str, str]]) -> Files:
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            # A machine that is busy is no row's fault either.
+            # A busy machine does not make the rows bad.
             raise TimeoutError(
-                f"this Protobuf schema was not compiled within {_COMPILE_S_MAX} s: the machine may be busy; "
-                "give a compiled one as descriptor_set"
+                f"this Protobuf schema was not compiled within {_COMPILE_S_MAX} s: retry when the machine "
+                "is less busy, "
+                "or set descriptor_set to a compiled schema"
             ) from None
         if done.returncode:
             said = (
@@ -220,7 +230,7 @@ def _compile(texts: list[tuple[str, str]]) -> Files:
         return files_of_set(out.read_bytes())
 
 
-#: protoc with the files of Google's that grpcio-tools brings; `python -m grpc_tools.protoc` would load setuptools for that.
+#: protoc with the Google files of grpcio-tools. `python -m grpc_tools.protoc` would load setuptools for them.
 _PROTOC: Final = """
 import sys, pathlib, grpc_tools
 from grpc_tools import _protoc_compiler

@@ -1,9 +1,10 @@
-"""Asking a Confluent-compatible schema registry, over HTTP, with the standard library.
+"""HTTP client for schema registries with Confluent's API, built on the standard library.
 
-`Location` is where and how to ask: plain data, handed to workers with the plan of a query. `Registry` asks. It is used by the driver when
-a query is planned, and by workers once for each schema id they have not met: what an id means never changes, so it is kept for the life of
-the process. Base addresses may have a path, as Apicurio's `/apis/ccompat/v7` does. An address that fails (no connection, 429, 5xx) is followed
-by the next one, round and round, with pauses that grow; any other refusal is final.
+`Location` is the address and credentials: plain data, sent to workers with the plan. `Registry` sends the
+requests: from the driver when a query is planned, and from workers for each new schema id. A schema id never
+changes its meaning, so schemas are cached for the lifetime of the process. URLs may have a path, as
+Apicurio's `/apis/ccompat/v7`. After a failure (no connection, 429, 5xx) the next URL is tried, in rotation,
+with exponential backoff. Other errors are final.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
-from ottla.spark.values.faults import RegistryError, SchemaError, UnknownSchema
+from ottla.spark.values.errors import RegistryError, SchemaError, UnknownSchema
 
 AVRO: Final = "AVRO"
 JSON: Final = "JSON"
@@ -36,7 +37,10 @@ _PAUSE_S_MAX: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where a registry is and how to speak to it. `attempts` counts requests, over all addresses together."""
+    """Address and credentials of a schema registry.
+
+    `attempts` is the number of requests over all URLs together.
+    """
 
     urls: tuple[str, ...]
     auth: tuple[str, str] | None = field(default=None, repr=False)
@@ -54,25 +58,40 @@ class Location:
         timeout_s: float = 10.0,
         attempts: int = 6,
     ) -> Location:
-        """`registry`: one address, several, or several in one text with commas; `auth`: a pair, or USER:PASSWORD."""
+        """Create a location from user input.
+
+        Args:
+            registry: One URL, several, or several separated by commas.
+            auth: User and password, as a pair or USER:PASSWORD.
+            ca_file: The CA certificate of the registry.
+            timeout_s: The timeout of one request.
+            attempts: The number of requests, over all URLs, before the registry counts as unreachable.
+
+        Returns:
+            The location, for `ValueReader` and `ValueWriter`.
+
+        Raises:
+            ValueError: An argument is invalid.
+
+        Example:
+            >>> Location.of("https://registry:8081", auth="user:password", ca_file="ca.pem")
+        """
         texts = registry.split(",") if isinstance(registry, str) else registry
         urls = tuple(text.strip().rstrip("/") for text in texts if text.strip())
         if not urls:
-            raise ValueError("registry: give its address, as in http://127.0.0.1:8081")
+            raise ValueError("registry: is empty; write a URL, as in http://127.0.0.1:8081")
         for url in urls:
             parts = urlsplit(url)
             if parts.scheme not in ("http", "https") or not parts.hostname:
                 raise ValueError(
-                    f"registry: {_shown(url)!r} is no address of one; write it as in http://127.0.0.1:8081"
+                    f"registry: {_shown(url)!r} is not an HTTP URL; write one, as in http://127.0.0.1:8081"
                 )
             if parts.username is not None:
-                raise ValueError(
-                    f"registry: take user and password out of {_shown(url)!r} and give them as auth"
-                )
+                raise ValueError(f"registry: move user and password from {_shown(url)!r} to auth")
         if isinstance(auth, str):
             user, colon, password = auth.partition(":")
             if not colon:
-                raise ValueError("auth: write it as USER:PASSWORD")
+                raise ValueError("auth: has no colon; write USER:PASSWORD")
             auth = (user, password)
         if timeout_s <= 0 or attempts < 1:
             raise ValueError(f"timeout_s {timeout_s} must be above 0, and attempts {attempts} at least 1")
@@ -81,7 +100,7 @@ class Location:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """A schema as the registry has it, together with all that it refers to, the innermost first: (name, text)."""
+    """A schema of the registry with its references, innermost first: (name, text)."""
 
     id: int
     kind: str
@@ -90,12 +109,12 @@ class Schema:
 
 
 def pause_s(attempt: int) -> float:
-    """How long to wait after this many attempts have failed."""
+    """The backoff after this number of failed attempts."""
     return min(_PAUSE_S_MAX, _PAUSE_S * float(1 << (attempt - 1)))
 
 
 class Registry:
-    """One registry, asked when needed. Schemas by id are kept; what changes (the latest version of a subject) is asked each time."""
+    """A registry client. Schemas are cached by id. The latest version of a subject is always requested."""
 
     def __init__(self, location: Location, *, sleep: Callable[[float], None] = time.sleep) -> None:
         self._location = location
@@ -120,13 +139,14 @@ class Registry:
         if not isinstance(schema_id, int):
             raise RegistryError(f"the registry's answer about {what} has no id")
         if schema_id not in self._schemas:
-            # Asked for by its id from here on: the latest version may be another by now. Ids of a context go with a subject of it.
+            # References are requested by id: the latest version may have changed. In a context, an id needs a
+            # subject.
             path = f"/schemas/ids/{schema_id}?subject={quote(subject, safe='')}&"
             self._schemas[schema_id] = self._schema(answer, schema_id, path, what)
         return self._schemas[schema_id]
 
     def register(self, subject: str, text: str, kind: str) -> Schema:
-        """Add this schema to the subject, or find it there; the registry checks whether it is compatible."""
+        """Register a schema under a subject, or find it there. The registry checks its compatibility."""
         body: dict[str, Any] = {"schema": text}
         if kind != AVRO:
             body["schemaType"] = kind
@@ -148,7 +168,7 @@ class Registry:
     def _gather(
         self, answer: dict[str, Any], kind: str, into: dict[str, str], trail: tuple[str, ...]
     ) -> None:
-        """All that an answer refers to, and what those refer to, before those that need it."""
+        """Collect all references of an answer recursively, innermost first."""
         for reference in answer.get("references") or ():
             name, subject, version = (reference.get(part) for part in ("name", "subject", "version"))
             if name in into:
@@ -156,16 +176,16 @@ class Registry:
             path = f"/subjects/{quote(str(subject), safe='')}/versions/{version}"
             what = f"version {version} of subject {subject!r}, which {trail[-1]} refers to"
             if what in trail or len(trail) > 50:
-                raise SchemaError(f"the references of {trail[0]} go round in a circle")
+                raise SchemaError(f"the references of {trail[0]} are circular: correct them in the registry")
             inner = self._ask("GET", path, what)
             self._gather(inner, kind, into, (*trail, what))
             into[name] = self._text(inner, kind, f"{path}?", what)
 
     def _text(self, answer: dict[str, Any], kind: str, path: str, what: str) -> str:
-        """The schema's text. Of Protobuf registries can give the compiled form too: whoever gets that needs no compiler."""
+        """The schema text. For Protobuf the compiled form is preferred, which needs no compiler."""
         text = answer.get("schema")
         if kind == PROTOBUF:
-            # Where it does not know that parameter, the source will do.
+            # A registry without that parameter returns the source.
             with contextlib.suppress(RegistryError):
                 text = self._ask("GET", f"{path}format=serialized", what).get("schema") or text
         if not isinstance(text, str):
@@ -176,7 +196,7 @@ class Registry:
         urls = self._location.urls
         trouble = ""
         for attempt in range(self._location.attempts):
-            # The first round through the addresses goes without a pause: another one may be well.
+            # The first round through the URLs has no pause: another URL may work.
             if attempt >= len(urls):
                 self._sleep(pause_s(attempt - len(urls) + 1))
             url = urls[attempt % len(urls)]
@@ -184,8 +204,8 @@ class Registry:
                 status, answer = self._request(url, method, path, body)
             except ssl.SSLCertVerificationError as error:
                 raise RegistryError(
-                    f"the registry at {url} has a certificate that cannot be trusted ({error.verify_message}): "
-                    "give the file of its authority as ca_file"
+                    f"the certificate of the registry at {url} is not trusted ({error.verify_message}): "
+                    "set ca_file to the certificate of its CA"
                 ) from None
             except (OSError, http.client.HTTPException) as error:
                 trouble = f"{url}: {str(error) or type(error).__name__}"
@@ -195,7 +215,9 @@ class Registry:
                 continue
             return _read(status, answer, url, what)
         raise RegistryError(
-            f"the registry does not answer about {what}, after {self._location.attempts} attempts; last {trouble}"
+            f"the registry does not answer about {what}, after {self._location.attempts} attempts; check "
+            "the URL and the "
+            f"registry; last {trouble}"
         )
 
     def _request(self, url: str, method: str, path: str, body: object) -> tuple[int, bytes]:
@@ -229,9 +251,11 @@ def _read(status: int, answer: bytes, url: str, what: str) -> dict[str, Any]:
         read = None
     said = read.get("message") if isinstance(read, dict) else None
     if status == 404:
-        # Without a body of its own it is not the registry that speaks, but a server that knows no such path.
+        # A 404 without the registry's JSON body comes from another server or path.
         if said is None:
-            raise RegistryError(f"{url} is no schema registry, or its path is another: status 404 for {what}")
+            raise RegistryError(
+                f"{url} is not a schema registry: status 404 for {what}; check the URL's path"
+            )
         raise UnknownSchema(f"the registry at {url} has no {what}: {said}")
     if status in (401, 403):
         raise RegistryError(f"the registry at {url} refuses {what} with status {status}: check auth")
@@ -240,11 +264,13 @@ def _read(status: int, answer: bytes, url: str, what: str) -> dict[str, Any]:
             f"the registry at {url} refuses {what} with status {status}: {said or 'no reason given'}"
         )
     if not isinstance(read, dict):
-        raise RegistryError(f"{url} is no schema registry: its answer about {what} is not JSON")
+        raise RegistryError(
+            f"{url} is not a schema registry: its answer about {what} is not JSON; check the URL"
+        )
     return read
 
 
 def _shown(url: str) -> str:
-    """An address as a message may show it: without a password."""
+    """A URL without its password, for messages."""
     before, at_sign, after = url.rpartition("@")
     return f"{before.split('//')[0]}//…@{after}" if at_sign else url

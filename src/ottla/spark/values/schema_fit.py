@@ -1,7 +1,7 @@
-"""Whether rows of a type can be written with a schema at all: asked when a query is planned, so that it does not fail at its first row. Pure.
+"""Checks, when a query is planned, whether rows of a type can be written with a schema at all. Pure.
 
-Only what no value of a column could mend is found: columns that the schema has no field for, fields that must be there and have no column, types that
-never fit. Whether a number is small enough, or a text one of an enum's, is seen when it is written.
+It finds only problems that no value could avoid: columns without a field, required fields without a column,
+and types that never fit. Ranges of numbers and symbols of enums are checked when a value is written.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from pyspark.sql import types as spark
 from ottla.spark.values import avro_tree, json_schema
 from ottla.spark.values.codecs import Plan
 from ottla.spark.values.columns import type_of
-from ottla.spark.values.faults import SchemaError, at
+from ottla.spark.values.errors import SchemaError, at
 from ottla.spark.values.registry import AVRO, JSON
 
 _WHOLE: Final = ("byte", "short", "integer", "long")
 _NUMBERS: Final = (*_WHOLE, "float", "double", "decimal")
-#: The types of columns that may hold what a field's type wants; what is not listed may be anything.
+#: Column types that fit a field's type. Types that are not listed fit everything.
 _FITTING: Final[dict[str, tuple[str, ...]]] = {
     "boolean": ("boolean",),
     "integer": _NUMBERS,
@@ -33,7 +33,7 @@ _FITTING: Final[dict[str, tuple[str, ...]]] = {
     "array": ("array",),
     "map": ("map", "struct"),
 }
-#: JSON writes times and bytes as texts, and what may be anything is a text to Spark: only here a text says what it is.
+#: JSON writes times and bytes as strings, and ANY is a string in Spark: only here a string has its own type.
 _AVROS_OWN: Final[dict[str, tuple[str, ...]]] = {
     "integer": _WHOLE,
     "long": _WHOLE,
@@ -46,20 +46,20 @@ _AVROS_OWN: Final[dict[str, tuple[str, ...]]] = {
 
 
 def misfits(planned: Plan, rows: spark.StructType) -> list[str]:
-    """What is wrong, a text each, with the names of columns."""
+    """The problems, with the names of columns."""
     try:
         wanted = type_of(planned)
     except SchemaError:
-        # A schema that holds itself has no type, and can be written with all the same.
+        # A recursive schema has no column type, but can be used for writing.
         return []
     if not isinstance(wanted, spark.StructType):
-        return [f"the schema is of {wanted.simpleString()}, and rows are written as records"]
+        return [f"the schema is {wanted.simpleString()}, not a record"]
     fitting = {**_FITTING, **_AVROS_OWN} if planned.schema.kind == AVRO else _FITTING
     present = set(rows.fieldNames())
     missing = [name for name in _needed(planned) if name not in present]
     return [
         *_compare(rows, wanted, "", fitting),
-        *(f"the schema's field {name} must be there, and there is no such column" for name in missing),
+        *(f"the schema requires the field {name}, but there is no such column" for name in missing),
     ]
 
 
@@ -69,9 +69,9 @@ def _compare(
     if _is_choice(wanted):
         return []
     allowed = fitting.get(wanted.typeName())
-    # Nothing is known of a column of nulls; a time of day is written as a number.
+    # A column of nulls fits everything; a time of day is written as a number.
     if allowed is not None and given.typeName() not in (*allowed, "void", "time"):
-        return [f"column {path} is {given.simpleString()}, and the schema's field is {wanted.simpleString()}"]
+        return [f"column {path} is {given.simpleString()}, but the schema's field is {wanted.simpleString()}"]
     if isinstance(given, spark.StructType) and isinstance(wanted, spark.StructType):
         found: list[str] = []
         for field in given.fields:
@@ -90,12 +90,12 @@ def _compare(
 
 
 def _is_choice(wanted: spark.DataType) -> bool:
-    """A union of several types, to Spark a struct; any of them may be given as it is."""
+    """A union of several types, which Spark sees as a struct: a column of any of its types fits."""
     return isinstance(wanted, spark.StructType) and "member0" in wanted.fieldNames()
 
 
 def _needed(planned: Plan) -> list[str]:
-    """Fields that rows cannot leave out."""
+    """The required fields."""
     if planned.schema.kind == AVRO:
         avro = avro_tree.parse(planned.schema)
         root = avro.resolve(avro.root)

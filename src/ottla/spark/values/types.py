@@ -1,4 +1,4 @@
-"""Spark's types for JSON Schema and Protobuf, and Arrow's for all. Called when a query is planned; needs pyspark, but no session."""
+"""Spark types of JSON Schema and Protobuf. Used when a query is planned; needs pyspark, but no session."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from pyspark.sql import types as spark
 
-from ottla.spark.values.faults import SchemaError, at
+from ottla.spark.values.errors import SchemaError, at
 from ottla.spark.values.json_schema import Node
 from ottla.spark.values.protobuf import DURATION, TEXTS, TIMESTAMP, WRAPPERS, entry_of, is_map
 
@@ -33,7 +33,8 @@ def json_type(node: Node) -> spark.DataType:
 def protobuf_type(descriptor: Any, path: str = "", entered: tuple[str, ...] = ()) -> spark.StructType:
     if descriptor.full_name in entered:
         raise SchemaError(
-            f"{path}: {descriptor.full_name} holds itself, which no column can; give a schema without that field"
+            f"{path}: {descriptor.full_name} is recursive, which no column can hold: use a schema without "
+            "that field"
         )
     inside = (*entered, descriptor.full_name)
     fields = []

@@ -2,11 +2,11 @@
 
     0   magic byte, 0
     1   schema id, 4 bytes, big-endian
-    5   Protobuf only: which message of the .proto file, as zigzag varints: how many numbers follow, then the numbers, from the outermost
-        message inwards. The usual one, [0], is written as the single byte 0.
+    5   Protobuf only: message indexes, as zigzag varints: their count, then the indexes, from the outermost
+        message inward. The usual [0] is written as the single byte 0.
     …   payload
 
-Pure functions; a frame that is not one is a `BadValue` that says what was found.
+Pure functions. An invalid frame raises a `BadValue` that says what was found.
 """
 
 from __future__ import annotations
@@ -16,22 +16,20 @@ from typing import Final
 
 from ottla.records.errors import CorruptRecords
 from ottla.records.varint import VARINTS, VARLONG_BYTES_MAX, read_varlong, zigzag
-from ottla.spark.values.faults import BadValue
+from ottla.spark.values.errors import BadValue
 
 HEADER_BYTES: Final = 5
-#: A message is nested in another at most so deep; more is no frame but noise.
+#: Maximum nesting of messages; a frame with more is invalid.
 _DEPTH_MAX: Final = 100
 
 
 def schema_id_of(frame: bytes) -> int:
-    """The id of the schema that this value was written with; its payload begins at `HEADER_BYTES`."""
+    """The schema id of a value. The payload starts at `HEADER_BYTES`."""
     if len(frame) < HEADER_BYTES:
-        raise BadValue(
-            f"truncated: {len(frame)} bytes, where magic byte and schema id alone take {HEADER_BYTES}"
-        )
+        raise BadValue(f"truncated: {len(frame)} bytes; magic byte and schema id alone take {HEADER_BYTES}")
     if frame[0]:
         raise BadValue(
-            f"not written with a schema registry: it begins with byte {frame[0]}, not with magic byte 0"
+            f"not written with a schema registry: the first byte is {frame[0]}, not the magic byte 0"
         )
     return int.from_bytes(frame[1:HEADER_BYTES], "big")
 
@@ -41,7 +39,7 @@ def header(schema_id: int) -> bytes:
 
 
 def message_indexes_of(frame: bytes, start: int = HEADER_BYTES) -> tuple[tuple[int, ...], int]:
-    """Which message of its file a Protobuf value is, and where its payload begins."""
+    """The message indexes of a Protobuf value, and the start of its payload."""
     count, position = _varint(frame, start)
     if count == 0:
         return (0,), position

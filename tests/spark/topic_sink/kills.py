@@ -1,4 +1,4 @@
-"""Drivers in processes of their own, which are killed at a chosen request of their commit."""
+"""Drivers in separate processes, killed at a chosen request of their commit."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import ottla
 from tests.broker_proxy import Proxy
-from tests.spark.topic_sink.reading import read_topic
+from tests.spark.topic_sink.committed_records import read_topic
 
 PATIENCE_S = 120.0
 PRODUCE, OFFSET_FETCH, INIT_PRODUCER_ID, END_TXN, TXN_OFFSET_COMMIT = 0, 9, 22, 26, 28

@@ -1,4 +1,4 @@
-"""Micro-batches as Spark asks for them, on a real broker, without Spark."""
+"""Micro-batches as Spark requests them, on a real broker, without Spark."""
 
 from collections.abc import Callable
 from typing import Any
@@ -108,7 +108,7 @@ def test_available_now_begins_on_a_topic_that_is_written_to(
 
 
 class NewLeader:
-    """A survey of one partition whose leader says too little at first."""
+    """Topic admin of one partition whose leader says too little at first."""
 
     def __init__(self, *ends: int) -> None:
         self.ends = list(ends)
@@ -126,7 +126,7 @@ class NewLeader:
 def test_a_leader_that_is_new_is_asked_again() -> None:
     def reader(*ends: int) -> OttlaStreamReader:
         made = stream_reader("127.0.0.1:1", subscribe="t", fetchOffset__retryIntervalMs=0)
-        made._asking = NewLeader(*ends)  # type: ignore[assignment]
+        made._made_admin = NewLeader(*ends)  # type: ignore[assignment]
         return made
 
     start, end = {"t": {"0": 5}}, {"t": {"0": 8}}
@@ -161,7 +161,7 @@ def test_partitions_and_topics_that_are_new_are_read_from_their_beginning(
     later = reader.latestOffset(end, ReadMaxRows(2))
     assert later[f"{topic_name}.c"] == {"0": 4}
     with pytest.raises(
-        DataLost, match=r"\.c partition 0: offsets 0 to 1 are gone .* \(the partition is new\)"
+        DataLost, match=r"\.c partition 0: offsets 0 to 1 are lost .* \(the partition is new\)"
     ):
         reader.partitions(end, later)
 
@@ -173,7 +173,9 @@ def test_a_checkpoint_that_is_too_old(
     send(topic_name, *[b"%d" % number for number in range(10)])
     admin.delete_records({TopicPartition(topic_name, 0): 6})
     start, end = {topic_name: {"0": 2}}, {topic_name: {"0": 8}}
-    words = rf"topic {topic_name} partition 0: offsets 2 to 5 are gone \(4 records at most\): the log begins at 6 now"
+    words = (
+        rf"topic {topic_name} partition 0: offsets 2 to 5 are lost \(at most 4 records\): the log starts at 6"
+    )
     # The query goes on with a new batch, or with one that was planned before it ended.
     with pytest.raises(DataLost, match=words):
         stream_reader(ottla_address, subscribe=topic_name).latestOffset(start, ALL)
@@ -212,8 +214,8 @@ def test_topics_that_are_deleted_or_made_anew(
     send(f"{topic_name}-b", b"anew")
     with pytest.raises(
         DataLost,
-        match=rf"topic {topic_name}-a partition 0: what followed offset 3 is gone: the partition was deleted; "
-        rf"topic {topic_name}-b partition 0: offsets 1 to 2 are gone .* made anew or cut off",
+        match=rf"topic {topic_name}-a partition 0: the records from offset 3 are lost: the partition was deleted; "
+        rf"topic {topic_name}-b partition 0: offsets 1 to 2 are lost .* re-created or truncated",
     ):
         strict.latestOffset(start, ALL)
     end, values = batch_after(lax, start)

@@ -1,7 +1,7 @@
-"""What lies beside a pipeline's Python file and belongs to it: the modules and packages of its own folder that it imports.
+"""The modules and packages of a pipeline's own folder that its Python file imports.
 
-Those that it has imported by now are known to Python; those that it imports only inside functions are found in its text. Spark's workers are given
-both, modules as files and packages as archives of their .py files.
+Modules that are already imported are found in `sys.modules`; imports inside functions are found in the
+source. Spark's workers receive both: modules as files, packages as archives of their .py files.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from types import ModuleType
 
 
 def loaded_from(folder: Path) -> list[ModuleType]:
-    """The modules that were imported from there: not whatever else lies below it, as an environment of packages may."""
+    """The modules imported from this folder; not other modules below it, such as a virtual environment."""
     found = []
     tops = {entry.name.removesuffix(".py") for entry in folder.iterdir()}
     for name, module in list(sys.modules.items()):
@@ -33,9 +33,9 @@ def loaded_from(folder: Path) -> list[ModuleType]:
 
 
 def imported_from(folder: Path, files: Iterable[Path]) -> list[Path]:
-    """Modules (as files) and packages (as folders) of `folder` that these files import, anywhere in their text, and what those import.
+    """The modules (files) and packages (folders) of `folder` that these files import anywhere, recursively.
 
-    The folder must be on Python's path: what a name means there is what Python would make of it.
+    The folder must be on `sys.path`: names are resolved as Python resolves them.
     """
     found: dict[Path, None] = {}
     waiting = list(files)
@@ -49,11 +49,11 @@ def imported_from(folder: Path, files: Iterable[Path]) -> list[Path]:
 
 
 def _imports(file: Path) -> Iterator[str]:
-    """The first part of every name that is imported."""
+    """The top-level name of every import."""
     try:
         tree = ast.parse(file.read_bytes())
     except (OSError, SyntaxError, ValueError):
-        # Who imports it will hear of it.
+        # The import itself will report the error.
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -63,7 +63,7 @@ def _imports(file: Path) -> Iterator[str]:
 
 
 def _top(folder: Path, name: str) -> Path | None:
-    """The module or package of that name, if it is this folder's and no other's."""
+    """The module or package of that name, if it is in this folder."""
     module, package = folder / f"{name}.py", folder / name
     if not module.is_file() and not package.is_dir():
         return None
@@ -80,13 +80,15 @@ def _top(folder: Path, name: str) -> Path | None:
 
 
 def top_of(folder: Path, module: ModuleType) -> Path:
-    """The file or the folder that has to travel for this module."""
+    """The file or folder to send for this module."""
     name, dot, _ = module.__name__.partition(".")
     return folder / name if dot or hasattr(module, "__path__") else folder / f"{name}.py"
 
 
 def as_file(place: Path) -> Path:
-    """A module as it is; of a package an archive of its .py files, named after what is in it, which lives as long as this process."""
+    """A module unchanged; a package as an archive of its .py files, named by its hash, kept until the process
+    exits.
+    """
     if not place.is_dir():
         return place
     files = {file.relative_to(place.parent): file.read_bytes() for file in sorted(place.rglob("*.py"))}
@@ -101,5 +103,5 @@ def as_file(place: Path) -> Path:
 
 @functools.cache
 def _scratch() -> tempfile.TemporaryDirectory[str]:
-    """Removed when the process ends: until then Spark may hand its files to new workers."""
+    """Removed when the process exits: until then Spark may send the files to new workers."""
     return tempfile.TemporaryDirectory(prefix="ottla-pipeline-")

@@ -1,6 +1,6 @@
-"""What the brokers say of the topics that are read: which partitions there are, and which offsets. It decides nothing.
+"""Requests partitions and offsets of the topics from the brokers. It decides nothing.
 
-Used where queries are planned, one Python process a query at most; the client is kept from one question to the next.
+Used where queries are planned, in at most one Python process per query. The client is kept between requests.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 
 
-class Survey:
-    """Asks for what the options choose. Every question is repeated as the options say while brokers do not answer."""
+class TopicAdmin:
+    """Requests metadata of the selected topics. Failed requests are retried as the options say."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -40,15 +40,15 @@ class Survey:
         self._settings = {name: value for name, value in settings.items() if name in known}
 
     def partitions(self) -> list[TopicPartition]:
-        """The partitions to read. A topic that is not there raises `OptionError`, with names that are near."""
+        """The partitions to read. Raises `OptionError` for a missing topic, with similar names."""
         return self._asked(self._partitions, missing_is_error=True)
 
     def partitions_left(self) -> list[TopicPartition]:
-        """As `partitions`, without those that are not there (any more)."""
+        """As `partitions`, without missing topics and partitions."""
         return self._asked(self._partitions, missing_is_error=False)
 
     def offsets(self, times: Mapping[TopicPartition, int]) -> Offsets:
-        """For each partition the offset for a time of ListOffsets, -1 where there is no such record."""
+        """The offset of each partition for a ListOffsets timestamp; -1 if there is no such record."""
         if not times:
             return {}
         level = self._options.isolation_level
@@ -61,7 +61,7 @@ class Survey:
     def logs(
         self, partitions: Iterable[TopicPartition], latest: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, Log]:
-        """What the log of each has now; `latest` is what is known of the ends."""
+        """The log of each partition; `latest` are the known log end offsets."""
         begins = self.offsets(dict.fromkeys(partitions, EARLIEST))
         return {tp: Log(begin, max(latest[tp], begin)) for tp, begin in begins.items()}
 
@@ -93,7 +93,8 @@ class Survey:
             found = {name: topic for name, topic in admin.list_topics().items() if matches(name)}
             if not found and missing_is_error:
                 raise OptionError(
-                    f"option subscribePattern: no topic matches {options.topic_pattern.pattern!r}"
+                    f"option subscribePattern: no topic matches {options.topic_pattern.pattern!r}: "
+                    "look with `ottla topic list`"
                 )
             return _all_of(found)
         assigned = options.partitions
@@ -118,7 +119,7 @@ class Survey:
 
 
 def _described(admin: Admin, names: Iterable[str]) -> tuple[dict[str, TopicInfo], list[str]]:
-    """Those that are there, and the names of the others."""
+    """Return the topics that exist, and the names of missing ones."""
     wanted = list(names)
     try:
         return admin.describe_topics(wanted), []

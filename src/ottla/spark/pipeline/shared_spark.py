@@ -1,7 +1,8 @@
-"""Several pipelines in one Spark: what they must not share, the settings that Spark starts with, and a session for each.
+"""Several pipelines in one Spark application: conflicts, static settings, and a session for each.
 
-A session has its own settings and its own views, so that tables of one name do not meet. What Spark has once for all of them, its static
-settings, they must agree on; and each has a name and a checkpoint that no other has, since those are in transactional ids and on disk.
+A session has its own settings and views, so tables with the same name do not conflict. Spark's static
+settings apply to all sessions, so the pipelines must agree on them. Names and checkpoints must differ,
+because transactional ids and paths use them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from ottla.spark.session import DEFAULTS
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: The settings under spark.sql that no session has for itself, as Spark lists them.
+#: The static settings below spark.sql, as Spark lists them.
 STATIC_SQL: Final = frozenset(
     f"spark.sql.{name}"
     for name in (
@@ -59,28 +60,30 @@ STATIC_SQL: Final = frozenset(
         "warehouse.dir",
     )
 )
-#: Those about the catalog's own database.
+#: Settings of the Hive metastore.
 STATIC_HIVE: Final = ("spark.sql.hive.metastore.", "spark.sql.hive.version")
 
 
 def is_static(setting: str) -> bool:
-    """Whether it holds for all of Spark, and is given when that starts."""
+    """Whether the setting applies to the whole application and must be set at its start."""
     return not setting.startswith("spark.sql.") or setting.startswith(STATIC_HIVE) or setting in STATIC_SQL
 
 
 def clashes(plans: Sequence[Plan]) -> list[str]:
-    """Why these cannot run together, a line each."""
+    """The reasons why these pipelines cannot run in one application."""
     found = []
     for one, other in itertools.combinations(plans, 2):
         both = f"{one.file} and {other.file}"
         if one.name == other.name:
-            found.append(f"{both} are both named {one.name}: each pipeline needs a name of its own")
+            found.append(f"{both} are both named {one.name}: rename one")
         if _place(one.checkpoint_path) == _place(other.checkpoint_path):
-            found.append(f"{both} have the same checkpoint, {one.checkpoint_path}")
+            found.append(f"{both} have the same checkpoint, {one.checkpoint_path}: change one")
         elif one.status_path is not None and one.status_path == other.status_path:
-            found.append(f"{both} have the same status file, {one.status_path}")
+            found.append(f"{both} have the same status file, {one.status_path}: change one")
         found += [
-            f"{one.file} wants {name}={one.spark[name]}, {other.file} wants {other.spark[name]}: one Spark has one value of it"
+            f"{one.file} sets {name}={one.spark[name]}, {other.file} sets {other.spark[name]}: it applies "
+            "to the whole "
+            "application, use one value"
             for name in sorted(one.spark.keys() & other.spark.keys())
             if is_static(name) and one.spark[name] != other.spark[name]
         ]
@@ -92,12 +95,12 @@ def _place(path: str) -> str:
 
 
 def at_start(plans: Sequence[Plan]) -> dict[str, str]:
-    """The static settings of all of them."""
+    """The static settings of all pipelines."""
     return {name: value for plan in plans for name, value in plan.spark.items() if is_static(name)}
 
 
 def session_for(spark: SparkSession, plan: Plan) -> SparkSession:
-    """A session of this pipeline's own, with its own settings."""
+    """Create a session for this pipeline, with its settings."""
     from ottla.spark import register
 
     session = spark.newSession()

@@ -1,8 +1,10 @@
-"""What goes wrong with values, in three kinds that must not be mixed up.
+"""Errors of values, in three kinds.
 
-`BadValue` is one row's fault: the row can be set aside and the next one read. `SchemaError` says that a schema is of no use here; where it
-belongs to one row (a record written with a strange version) the reader turns it into a `BadValue`. `RegistryError` is the world's: the
-registry is out of reach or refuses us, every row would fail, so it ends the task in every mode, and Spark may try again.
+- `BadValue`: one row is bad. The row can be skipped.
+- `SchemaError`: a schema cannot be used. If it belongs to one row (a record of another version), the reader
+  raises `BadValue` instead.
+- `RegistryError`: the registry cannot be reached or refuses the request. Every row would fail, so it ends the
+  task in every mode. Spark may retry.
 """
 
 from __future__ import annotations
@@ -12,31 +14,31 @@ from typing import Any
 
 
 class BadValue(ValueError):
-    """This value cannot be decoded or encoded; the text says why. What of the value it shows can always be written down, as UTF-8."""
+    """A value cannot be decoded or encoded. The message can always be encoded as UTF-8."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason.encode(errors="replace").decode())
 
 
 class SchemaError(ValueError):
-    """This schema cannot be used; the text says what in it, and what to do."""
+    """A schema cannot be used. The message names the part and what to do."""
 
 
 class RegistryError(OSError):
-    """The registry cannot be asked, or refuses to answer."""
+    """The registry cannot be reached, or refuses the request."""
 
 
 class UnknownSchema(RegistryError):
-    """The registry answers that it has no such schema, subject or version."""
+    """The registry has no such schema, subject or version."""
 
 
 def at(path: str, name: str) -> str:
-    """The path of a field within the field at `path`, as messages show it."""
+    """The path of a field in messages."""
     return f"{path}.{name}" if path else name
 
 
 def wrong(path: str, wanted: str, value: object) -> BadValue:
-    """What to raise where a value is not what its schema wants."""
+    """The error for a value that its schema does not allow."""
     try:
         shown = repr(value)
     except ValueError:
@@ -50,7 +52,7 @@ def wrong(path: str, wanted: str, value: object) -> BadValue:
 
 
 def pairs(value: object, path: str) -> Iterable[tuple[Any, Any]]:
-    """The pairs of a map, which is a dict, or a list of pairs as Arrow gives it."""
+    """The pairs of a map: a dict, or a list of pairs from Arrow."""
     if isinstance(value, Mapping):
         return value.items()
     if isinstance(value, list) and all(isinstance(each, tuple) and len(each) == 2 for each in value):

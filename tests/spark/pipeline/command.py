@@ -1,4 +1,4 @@
-"""Commands of `ottla pipeline`, run in the process of the tests."""
+"""Runs commands of `ottla pipeline` in the test process."""
 
 import logging
 import signal

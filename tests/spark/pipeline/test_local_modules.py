@@ -1,4 +1,4 @@
-"""What lies beside a pipeline's file: found, also where only functions import it, and shipped to workers."""
+"""Modules in a pipeline's folder are found, even if only functions import them, and sent to workers."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Several pipelines in one Spark, on that of the tests: what is refused before it starts, and how they run, stop and fail together."""
+"""Several pipelines in one Spark application: conflicts, and how they run, stop and fail together."""
 
 import contextlib
 import json
@@ -17,8 +17,8 @@ from ottla.spark.pipeline import PipelineError
 from ottla.spark.pipeline.loader import load, load_together
 from ottla.spark.pipeline.model import Plan
 from ottla.spark.pipeline.progress import Progress, brief
-from ottla.spark.pipeline.together import STATIC_SQL, at_start, clashes, is_static, session_for
-from tests.spark.pipeline.calling import Call
+from ottla.spark.pipeline.shared_spark import STATIC_SQL, at_start, clashes, is_static, session_for
+from tests.spark.pipeline.command import Call
 
 PATIENCE_S = 60
 FILE = """\
@@ -65,9 +65,9 @@ def test_what_cannot_run_together_is_refused_before_spark_starts(
     other = write(tmp_path, "other", name="one", spark={memory: "2g"}, checkpoint="./kept/there/../one")
     code, out, err = call("run", one, other)
     assert code == 2 and out == ""
-    assert f"{one} and {other} are both named one: each pipeline needs a name of its own" in err
+    assert f"{one} and {other} are both named one: rename one" in err
     assert f"{one} and {other} have the same checkpoint, {tmp_path}/kept/one" in err
-    assert f"{one} wants {memory}=1g, {other} wants 2g: one Spark has one value of it" in err
+    assert f"{one} sets {memory}=1g, {other} sets 2g: it applies to the whole application" in err
     code, _, err = call("run", one, tmp_path / "nothing.yaml")
     assert code == 4 and "nothing.yaml" in err
 
@@ -115,7 +115,7 @@ def test_modules_beside_the_files_are_each_files_own(tmp_path: Path) -> None:
     called = [each.plan.steps["rows"].function for each in load_together(files[:2])]
     assert [step.call("rows") for step in called if step and step.call] == ["one", "two"]
     # Once more, and with one whose module bears the name of another's.
-    with pytest.raises(PipelineError, match=r"helping\.py and .*helping\.py have one name"):
+    with pytest.raises(PipelineError, match=r"helping\.py and .*helping\.py have the same name"):
         load_together(files)
 
 
@@ -140,7 +140,7 @@ def test_modules_that_only_functions_import_must_not_share_a_name_either(
     assert [step.call("rows") for step in steps if step and step.call] == ["first", "third"]
     sys.modules.pop("late_help")
     monkeypatch.setattr(sys, "path", path.copy())
-    with pytest.raises(PipelineError, match=r"late_help\.py and .*late_help\.py have one name"):
+    with pytest.raises(PipelineError, match=r"late_help\.py and .*late_help\.py have the same name"):
         load_together(files)
 
 

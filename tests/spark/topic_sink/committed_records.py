@@ -1,4 +1,4 @@
-"""What readers of committed records see in a topic."""
+"""Reads the committed records of a topic."""
 
 import time
 from typing import NamedTuple
