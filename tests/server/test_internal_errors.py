@@ -250,7 +250,7 @@ def test_periodic_work_goes_on_after_all_that(world: World) -> None:
 
 
 PERIODIC = (
-    "LogMaintenance.flush_due", "LogMaintenance.retain", "LogMaintenance.forget_producers", "LogMaintenance.count_producers", "LogCleaner.look",
+    "LogMaintenance.flush_due", "LogMaintenance.retain", "LogMaintenance.forget_producers", "LogMaintenance.count_producers", "LogCleaner.start_if_due",
     "GroupCoordinator.start.<locals>.begin",
 )  # fmt: skip
 

@@ -110,7 +110,7 @@ class LogCleaner:
 
     # --- choice of a log ------------------------------------------------------------------------------------
 
-    def look(self, now_ms: int) -> None:
+    def start_if_due(self, now_ms: int) -> None:
         """Start a pass if one is due and none is under way."""
         host = self._host
         if self._pass is not None or not host.config.log_cleaner_enable:
@@ -141,7 +141,7 @@ class LogCleaner:
             self._start(best[1], best[2], date_ms)
 
     def _prepare(self, replica: Replica, date_ms: int) -> bool:
-        """Roll and flush what is to be compacted, so that the next look finds it; False if that failed."""
+        """Roll and flush what is to be compacted, so that the next check finds it; False if that failed."""
         log = replica.log
         if must_roll(log, date_ms):
             with suppress(Refusal):
@@ -271,7 +271,7 @@ class LogCleaner:
             log.cleaned_offset = min(max(log.cleaned_offset, under_way.map_end), log.next_offset)
             host.log_maintenance.checkpoints(log).want(replica)
         # There may be more to do: in this log, if the offset map was full, or in another.
-        self.look(host.now_ms)
+        self.start_if_due(host.now_ms)
 
     def _discard(self, under_way: _Pass, output: Output) -> None:
         under_way.is_whole = False

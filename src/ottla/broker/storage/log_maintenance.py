@@ -89,7 +89,7 @@ class LogMaintenance:
         self._every(lambda: _PRODUCERS_COUNT_MS, self.count_producers, now_ms)
         self._every(
             lambda: max(_COMPACTION_CHECK_MS_MIN, host.config.log_cleaner_backoff_ms),
-            host.log_cleaner.look,
+            host.log_cleaner.start_if_due,
             now_ms,
         )
 
