@@ -25,7 +25,7 @@ from ottla.client.errors import (
     TlsFailed,
 )
 from ottla.client.sasl.oauthbearer import OAuthToken
-from ottla.client.settings import Client
+from ottla.client.settings import ClientConfig
 from tests.client.gate import Gate, Sasl, gated
 
 USER = {"sasl_username": "alice", "sasl_password": "alice-secret"}
@@ -330,7 +330,7 @@ def test_a_renewal_that_goes_wrong_in_another_way_keeps_nobody_waiting(
 
         def renew() -> None:
             while True:
-                admin._thread.run(admin._core.cluster.refresh(()), 10)
+                admin._thread.run(admin._core._cluster.refresh(()), 10)
 
         with pytest.raises((KafkaError, ValueError), match="out of order"):
             renew()
@@ -416,7 +416,7 @@ def test_an_encrypted_key_without_its_password_is_explained(authority: trustme.C
 
 
 def test_secrets_are_not_in_the_repr() -> None:
-    settings = Client(
+    settings = ClientConfig(
         security_protocol="SASL_SSL", sasl_mechanism="PLAIN", sasl_username="alice", sasl_password="alice-secret",
         ssl_certfile="c", ssl_keyfile="k", ssl_password="key-secret",
     )  # fmt: skip

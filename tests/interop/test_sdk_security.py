@@ -215,7 +215,7 @@ def test_sessions_are_renewed_on_the_same_connection(secured: Secured, topic: st
 
 
 def connection_ids(producer: ottla.Producer) -> set[int]:
-    return {id(each) for each in producer._core.cluster.pool._connections.values()}
+    return {id(each) for each in producer._core._cluster.pool._connections.values()}
 
 
 @pytest.mark.parametrize("mechanism", list(PASSWORDS))

@@ -21,7 +21,7 @@ from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from ottla.client.settings import Client
+    from ottla.client.settings import ClientConfig
 
 #: No mechanism takes more; a server that goes on and on is not believed.
 ROUNDS_MAX = 8
@@ -30,7 +30,7 @@ ROUNDS_MAX = 8
 Ask = Callable[[int, dict[str, Any]], "asyncio.Future[Any]"]
 
 
-async def authenticate(ask: Ask, address: str, settings: Client) -> float | None:
+async def authenticate(ask: Ask, address: str, settings: ClientConfig) -> float | None:
     """Prove who we are, or raise `AuthenticationFailed`; gives for how many seconds that holds, None for always."""
     mechanism = settings.sasl_mechanism
     assert mechanism is not None
@@ -58,7 +58,7 @@ async def authenticate(ask: Ask, address: str, settings: Client) -> float | None
         ) from error
 
 
-async def _converse(ask: Ask, exchange: Exchange, address: str, settings: Client) -> float | None:
+async def _converse(ask: Ask, exchange: Exchange, address: str, settings: ClientConfig) -> float | None:
     message: bytes | None = exchange.first()
     for _ in range(ROUNDS_MAX):
         answer = await ask(ApiKey.SASL_AUTHENTICATE, {"auth_bytes": message})
@@ -72,7 +72,7 @@ async def _converse(ask: Ask, exchange: Exchange, address: str, settings: Client
     raise ExchangeFailed("the server does not come to an end")
 
 
-def _refuse(answer: Any, exchange: Exchange, address: str, settings: Client) -> None:
+def _refuse(answer: Any, exchange: Exchange, address: str, settings: ClientConfig) -> None:
     told = answer.error_message
     if isinstance(exchange, OAuthBearer) and exchange.refusal:
         told = f"{told or 'refused'} ({exchange.refusal})"
@@ -86,7 +86,7 @@ def _refuse(answer: Any, exchange: Exchange, address: str, settings: Client) -> 
     raise error
 
 
-async def _exchange(address: str, settings: Client) -> Exchange:
+async def _exchange(address: str, settings: ClientConfig) -> Exchange:
     mechanism = settings.sasl_mechanism
     if mechanism == "OAUTHBEARER":
         return OAuthBearer(await _token(address, settings))
@@ -98,7 +98,7 @@ async def _exchange(address: str, settings: Client) -> Exchange:
     return Scram(digest, username, password, secrets.token_urlsafe(24))
 
 
-async def _token(address: str, settings: Client) -> Any:
+async def _token(address: str, settings: ClientConfig) -> Any:
     provider = settings.sasl_oauth_token_provider
     assert provider is not None
     try:
@@ -119,11 +119,11 @@ async def _token(address: str, settings: Client) -> Any:
         ) from error  # fmt: skip
 
 
-def _as_whom(settings: Client) -> str:
+def _as_whom(settings: ClientConfig) -> str:
     return f" as {settings.sasl_username!r}" if settings.sasl_username else ""
 
 
-def _advice(settings: Client) -> str:
+def _advice(settings: ClientConfig) -> str:
     if settings.sasl_mechanism == "OAUTHBEARER":
         return "Check the token's issuer, audience, scope and expiry"
     return "Check sasl_username and sasl_password, and that the user exists for this mechanism"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Hashable
 
-from ottla.client.settings import Client
+from ottla.client.settings import ClientConfig
 
 
 def doubled_ms(first_ms: float, most_ms: float, attempt: int) -> float:
@@ -16,7 +16,7 @@ def doubled_ms(first_ms: float, most_ms: float, attempt: int) -> float:
     return min(most_ms, first_ms * (1 << min(max(attempt - 1, 0), 16)))
 
 
-def backoff_ms(settings: Client, attempt: int) -> float:
+def backoff_ms(settings: ClientConfig, attempt: int) -> float:
     """How long to wait before attempt number `attempt` (1 is the first retry): doubled each time, with jitter."""
     return doubled_ms(settings.retry_backoff_ms, settings.retry_backoff_max_ms, attempt) * random.uniform(
         0.8, 1.2
@@ -26,7 +26,9 @@ def backoff_ms(settings: Client, attempt: int) -> float:
 class Reconnects:
     """When each address may be dialled again. One that was never tried, or was reached the last time, may be at once."""
 
-    def __init__(self, settings: Client, jitter: Callable[[float, float], float] = random.uniform) -> None:
+    def __init__(
+        self, settings: ClientConfig, jitter: Callable[[float, float], float] = random.uniform
+    ) -> None:
         self._settings = settings
         self._jitter = jitter
         self._failures: dict[Hashable, tuple[int, float]] = {}

@@ -29,7 +29,7 @@ from ottla.client.errors import (
 from ottla.client.hedged_request import AllFailed, first_answer
 from ottla.client.metadata import Metadata, Node, TopicInfo, TopicPartition
 from ottla.client.pool import Address, Pool
-from ottla.client.settings import Client, address_text
+from ottla.client.settings import ClientConfig, address_text
 from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
 
@@ -47,7 +47,9 @@ _LOGGER: Final = logging.getLogger("ottla.client")
 
 
 class Cluster:
-    def __init__(self, bootstrap: list[Address], settings: Client, *, create_topics: bool = False) -> None:
+    def __init__(
+        self, bootstrap: list[Address], settings: ClientConfig, *, create_topics: bool = False
+    ) -> None:
         self.metadata = Metadata()
         self.settings = settings
         self.pool = Pool(settings)

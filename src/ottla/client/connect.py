@@ -11,10 +11,10 @@ import errno
 import socket
 
 from ottla.client.errors import BrokerUnreachable
-from ottla.client.settings import Client
+from ottla.client.settings import ClientConfig
 
 
-async def dial(host: str, port: int, settings: Client, timeout_s: float) -> socket.socket:
+async def dial(host: str, port: int, settings: ClientConfig, timeout_s: float) -> socket.socket:
     """A connected socket, or the `OSError` of the last address that was tried."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s
@@ -33,7 +33,7 @@ async def dial(host: str, port: int, settings: Client, timeout_s: float) -> sock
 
 
 async def _connect(
-    loop: asyncio.AbstractEventLoop, sock: socket.socket, address: object, settings: Client
+    loop: asyncio.AbstractEventLoop, sock: socket.socket, address: object, settings: ClientConfig
 ) -> socket.socket:
     try:
         sock.setblocking(False)

@@ -29,7 +29,7 @@ from ottla.client.errors import (
 )
 from ottla.client.receive_buffer import ReceiveBuffer
 from ottla.client.security import tls_failure
-from ottla.client.settings import Client, address_text
+from ottla.client.settings import ClientConfig, address_text
 from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
 from ottla.wire import decode, encode, schema
@@ -53,7 +53,7 @@ Body = dict[str, Any]
 class BrokerConnection(asyncio.BufferedProtocol):
     """An open connection. `versions` maps an API key to the range that the broker serves."""
 
-    def __init__(self, address: str, settings: Client) -> None:
+    def __init__(self, address: str, settings: ClientConfig) -> None:
         self.address = address
         self.versions: dict[int, tuple[int, int]] = {}
         #: The features that the cluster has switched on (KIP-584), at which level.
@@ -77,7 +77,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
 
     @classmethod
     async def open(
-        cls, host: str, port: int, settings: Client, tls: ssl.SSLContext | None = None
+        cls, host: str, port: int, settings: ClientConfig, tls: ssl.SSLContext | None = None
     ) -> BrokerConnection:
         """Connect, negotiate and authenticate, or raise a `KafkaError` that says how far that came and why no further."""
         connection = cls(address_text(host, port), settings)

@@ -109,7 +109,7 @@ class Forked:
         )
 
 
-_open_clients: weakref.WeakSet[Blocking] = weakref.WeakSet()
+_open_clients: weakref.WeakSet[BlockingClient] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
@@ -128,7 +128,7 @@ def _stop_what_is_open() -> None:
             client._thread.stop()
 
 
-class Blocking:
+class BlockingClient:
     """What the three have in common: the thread, and being closed once."""
 
     _core: Any
@@ -142,7 +142,7 @@ class Blocking:
             try:
                 await core.start()
             except BaseException:
-                await core.cluster.close()
+                await core._cluster.close()
                 raise
             return core
 

@@ -15,7 +15,7 @@ from ottla.client.backoff import Reconnects
 from ottla.client.connection import BrokerConnection
 from ottla.client.errors import ClientClosed
 from ottla.client.security import tls_context
-from ottla.client.settings import Client
+from ottla.client.settings import ClientConfig
 
 Address = tuple[str, int]
 _Key = tuple[Address, str]
@@ -25,7 +25,7 @@ GOODBYE_S_MAX: Final = 2.0
 
 
 class Pool:
-    def __init__(self, settings: Client) -> None:
+    def __init__(self, settings: ClientConfig) -> None:
         self.settings = settings
         #: The addresses that were reached at least once: if they fail now, they were not wrong.
         self.known_good: set[Address] = set()

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from ottla.client.errors import SettingError
-from ottla.client.settings import Client, settings_of
+from ottla.client.settings import ClientConfig, settings_of
 
 #: Kafka's names, and librdkafka's, for what has another name here.
 _OTHER_NAMES: Final = {
@@ -28,7 +28,7 @@ _STORE_TYPES: Final = ("ssl.truststore.type", "ssl.keystore.type")
 _LOGIN: Final = re.compile(r"""\b(username|password)\s*=\s*("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\s;"']+)""")
 
 
-def settings_from(properties: Mapping[str, str], kind: type[Client] = Client) -> dict[str, Any]:
+def settings_from(properties: Mapping[str, str], kind: type[ClientConfig] = ClientConfig) -> dict[str, Any]:
     """Typed settings out of properties; `SettingError` names what is wrong, and never a secret. `bootstrap.servers` is left out."""
     types = {field.name: str(field.type) for field in dataclasses.fields(kind)}
     found: dict[str, Any] = {}

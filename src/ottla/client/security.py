@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal, get_args
 from ottla.client.errors import BrokerUnreachable, KafkaError, SettingError, TlsFailed
 
 if TYPE_CHECKING:
-    from ottla.client.settings import Client
+    from ottla.client.settings import ClientConfig
 
 SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
@@ -27,7 +27,7 @@ _UNKNOWN_AUTHORITY: Final = frozenset((2, 18, 19, 20, 21))
 _WRONG_HOST: Final = frozenset((62, 64))
 
 
-def check_security(settings: Client) -> None:
+def check_security(settings: ClientConfig) -> None:
     """Raise `SettingError` if the settings of TLS and SASL do not make sense together."""
     protocol, mechanism = settings.security_protocol, settings.sasl_mechanism
     if protocol not in get_args(SecurityProtocol):
@@ -68,7 +68,7 @@ def check_security(settings: Client) -> None:
             raise SettingError(f"{name} contains a NUL character, which {mechanism} cannot carry")
 
 
-def _check_tls(settings: Client) -> None:
+def _check_tls(settings: ClientConfig) -> None:
     if not settings.security_protocol.endswith("SSL"):
         _refuse_unused(settings, _SSL_FIELDS, "SSL")
     if settings.ssl_context is not None:
@@ -85,7 +85,7 @@ def _check_tls(settings: Client) -> None:
         raise SettingError("ssl_keyfile is given without ssl_certfile")
 
 
-def _refuse_unused(settings: Client, names: tuple[str, ...], protocol: str) -> None:
+def _refuse_unused(settings: ClientConfig, names: tuple[str, ...], protocol: str) -> None:
     """A password that is not sent, or a certificate that is not looked at, is a mistake that nobody would notice."""
     for name in names:
         if getattr(settings, name) is not None:
@@ -95,7 +95,7 @@ def _refuse_unused(settings: Client, names: tuple[str, ...], protocol: str) -> N
             )
 
 
-def tls_context(settings: Client) -> ssl.SSLContext | None:
+def tls_context(settings: ClientConfig) -> ssl.SSLContext | None:
     """The context that the settings ask for; None without TLS."""
     if not settings.security_protocol.endswith("SSL"):
         return None

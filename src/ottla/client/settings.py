@@ -1,6 +1,6 @@
 """The settings of clients: Kafka's names with underscores, their defaults, and the checks on them.
 
-`Client` holds what every client needs; `producer/settings.py` and `consumer/settings.py` add their own. A client is built from keyword arguments
+`ClientConfig` holds what every client needs; `producer/settings.py` and `consumer/settings.py` add their own. A client is built from keyword arguments
 (`ottla.Producer(address, linger_ms=5)`); the typed dictionaries below give those arguments to type checkers and a test
 keeps them equal to the dataclasses. Secrets are left out of the dataclasses' repr, and no error quotes one.
 """
@@ -26,7 +26,7 @@ _MINUS_ONE_ALLOWED: Final = frozenset(
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Client:
+class ClientConfig:
     client_id: str = "ottla"
     request_timeout_ms: int = 30_000
     socket_connection_setup_timeout_ms: int = 10_000
@@ -88,7 +88,7 @@ class ClientSettings(TypedDict, total=False):
     sasl_oauth_token_provider: TokenProvider | None
 
 
-Kind = TypeVar("Kind", bound=Client)
+Kind = TypeVar("Kind", bound=ClientConfig)
 
 
 def settings_of(kind: type[Kind], given: Mapping[str, Any]) -> Kind:

@@ -11,11 +11,11 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from ottla.client.consumer.settings import Consuming
+from ottla.client.consumer.settings import ConsumerConfig
 from ottla.client.errors import SettingError
-from ottla.client.producer.settings import Producing
+from ottla.client.producer.settings import ProducerConfig
 from ottla.client.properties import settings_from
-from ottla.client.settings import Client, bootstrap_addresses
+from ottla.client.settings import ClientConfig, bootstrap_addresses
 from ottla.spark.options import KAFKA, OptionError
 
 if TYPE_CHECKING:
@@ -31,17 +31,19 @@ _lock = threading.Lock()
 Lent = TypeVar("Lent")
 
 
-def settings_for(kafka: Mapping[str, str], kind: type[Client]) -> dict[str, str]:
+def settings_for(kafka: Mapping[str, str], kind: type[ClientConfig]) -> dict[str, str]:
     """What that kind of client is given of settings that are meant for several kinds: all but what only another kind has.
 
     What no kind has stays, and is refused by whoever reads it.
     """
     known = {name.name for name in dataclasses.fields(kind)}
-    others = {name.name for each in (Consuming, Producing) for name in dataclasses.fields(each)} - known
+    others = {
+        name.name for each in (ConsumerConfig, ProducerConfig) for name in dataclasses.fields(each)
+    } - known
     return {name: value for name, value in kafka.items() if name.replace(".", "_") not in others}
 
 
-def check_settings(kafka: Mapping[str, str], kind: type[Client]) -> None:
+def check_settings(kafka: Mapping[str, str], kind: type[ClientConfig]) -> None:
     """Raise `OptionError` where these options are no settings of that kind of client."""
     try:
         bootstrap_addresses(kafka["bootstrap.servers"])
@@ -54,24 +56,24 @@ def consumer(kafka: Mapping[str, str], **settings: Any) -> contextlib.AbstractCo
     """A consumer with these options; `settings` are the caller's own, which go before them."""
     from ottla.client.consumer.sync import Consumer
 
-    return _lent(Consumer, Consuming, kafka, settings)
+    return _lent(Consumer, ConsumerConfig, kafka, settings)
 
 
 def admin(kafka: Mapping[str, str], **settings: Any) -> contextlib.AbstractContextManager[Admin]:
     from ottla.client.admin.sync import Admin
 
-    return _lent(Admin, Client, kafka, settings)
+    return _lent(Admin, ClientConfig, kafka, settings)
 
 
 def producer(kafka: Mapping[str, str], **settings: Any) -> contextlib.AbstractContextManager[Producer]:
     from ottla.client.producer.sync import Producer
 
-    return _lent(Producer, Producing, kafka, settings)
+    return _lent(Producer, ProducerConfig, kafka, settings)
 
 
 @contextlib.contextmanager
 def _lent(
-    make: type[Lent], kind: type[Client], kafka: Mapping[str, str], own: Mapping[str, Any]
+    make: type[Lent], kind: type[ClientConfig], kafka: Mapping[str, str], own: Mapping[str, Any]
 ) -> Iterator[Lent]:
     key = (make, *sorted(kafka.items()), *sorted(own.items()))
     with _lock:

@@ -261,7 +261,7 @@ def test_without_a_group_there_are_no_commits(address: str, name: str) -> None:
     with ottla.Consumer(address, auto_offset_reset="earliest", client_id=name) as consumer:
         consumer.assign([tp])
         take(consumer, 3)
-        assert not consumer._core.progress.is_automatic
+        assert not consumer._core._progress.is_automatic
 
 
 # --- callbacks ----------------------------------------------------------------------------------------------------

@@ -107,7 +107,7 @@ def test_close_waits_for_commits_on_their_way_and_tells_them(
 
 def test_a_signals_handler_may_wake_the_thread_that_holds_the_buffer(consumer: ottla.Consumer) -> None:
     with consumer:
-        with consumer._core.buffer.lock:
+        with consumer._core._buffer.lock:
             consumer.wakeup()
         with pytest.raises(ottla.WakeupError):
             consumer.poll(30_000)

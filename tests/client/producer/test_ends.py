@@ -209,9 +209,9 @@ def test_a_topic_that_cannot_be_named_does_not_spoil_the_metadata_of_others(
             await (await producer.send(topic_name, b"1"))
             with pytest.raises(UnicodeEncodeError):
                 await producer.send("\udc80", b"1")
-            changed = asyncio.create_task(producer.cluster.changed())
+            changed = asyncio.create_task(producer._cluster.changed())
             await asyncio.sleep(0)
-            producer.cluster.refresh_soon()
+            producer._cluster.refresh_soon()
             await asyncio.wait_for(changed, PATIENCE_S)
 
     asyncio.run(body())
@@ -230,7 +230,7 @@ def test_an_answer_is_understood_though_the_topic_was_forgotten_meanwhile(
             before = proxy.requests[PRODUCE]
             while proxy.requests[PRODUCE] == before:  # noqa: ASYNC110 (a proxy in another thread)
                 await asyncio.sleep(0.01)
-            cluster = producer.cluster
+            cluster = producer._cluster
             cluster.metadata = dataclasses.replace(cluster.metadata, topics={}, names={})
             proxy.release(PRODUCE)
             return (await sent).offset
@@ -270,12 +270,12 @@ def test_a_transaction_that_the_coordinator_may_have_begun_is_ended(
         producer.begin()
         proxy.hold(ADD_PARTITIONS)
         core = producer._core
-        assert core.transactions is not None
-        core.transactions._settings = dataclasses.replace(core.settings, max_block_ms=200)
+        assert core._transactions is not None
+        core._transactions._settings = dataclasses.replace(core._settings, max_block_ms=200)
         producer.send(topic_name, b"2")
-        while not core.transactions.states.gap:
+        while not core._transactions.states.gap:
             time.sleep(0.01)
-        core.transactions._settings = core.settings
+        core._transactions._settings = core._settings
         aborting = threading.Thread(target=producer.abort)
         aborting.start()
         aborting.join(0.2)

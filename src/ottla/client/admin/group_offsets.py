@@ -20,7 +20,7 @@ from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from ottla.client.admin.core import AsyncAdmin
+    from ottla.client.cluster import Cluster
 
 
 #: The last versions that name topics instead of their ids.
@@ -32,7 +32,7 @@ Committed = dict[TopicPartition, OffsetAndMetadata]
 
 
 async def group_offsets(
-    admin: AsyncAdmin,
+    cluster: Cluster,
     group: str,
     *,
     stable: bool = False,
@@ -60,7 +60,7 @@ async def group_offsets(
         return [row, *(each for topic in row.topics for each in topic.partitions)]
 
     answer, broker = await ask_group(
-        admin,
+        cluster,
         group,
         ApiKey.OFFSET_FETCH,
         body,
@@ -83,7 +83,7 @@ async def group_offsets(
 
 
 async def list_group_offsets(
-    admin: AsyncAdmin,
+    cluster: Cluster,
     groups: Iterable[str],
     *,
     stable: bool = False,
@@ -95,7 +95,7 @@ async def list_group_offsets(
 
     async def ask(group: str) -> Committed:
         async with turns:
-            return await group_offsets(admin, group, stable=stable, partitions=wanted)
+            return await group_offsets(cluster, group, stable=stable, partitions=wanted)
 
     answers = await asyncio.gather(*map(ask, names), return_exceptions=True)
     found: dict[str, Committed] = {}
@@ -111,14 +111,14 @@ async def list_group_offsets(
     return found
 
 
-async def group_lag(admin: AsyncAdmin, groups: Iterable[str]) -> dict[str, dict[TopicPartition, int]]:
-    committed = await list_group_offsets(admin, groups)
-    known = await admin.cluster.refresh({place.topic for places in committed.values() for place in places})
+async def group_lag(cluster: Cluster, groups: Iterable[str]) -> dict[str, dict[TopicPartition, int]]:
+    committed = await list_group_offsets(cluster, groups)
+    known = await cluster.refresh({place.topic for places in committed.values() for place in places})
     # What was deleted has no end any more, and its offsets outlive it for a while.
     places = {
         place for places in committed.values() for place in places if known.partition(*place) is not None
     }
-    ends = await list_offsets(admin.cluster, dict.fromkeys(places, LATEST)) if places else {}
+    ends = await list_offsets(cluster, dict.fromkeys(places, LATEST)) if places else {}
     return {
         group: {
             place: max(ends[place].offset - each.offset, 0)
@@ -130,7 +130,7 @@ async def group_lag(admin: AsyncAdmin, groups: Iterable[str]) -> dict[str, dict[
 
 
 async def set_group_offsets(
-    admin: AsyncAdmin, group: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]
+    cluster: Cluster, group: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]
 ) -> None:
     """Commit in the group's name; a group with members refuses."""
     topics: dict[str, list[Body]] = {}
@@ -147,7 +147,7 @@ async def set_group_offsets(
         "retention_time": -1, "topics": [{"name": name, "partitions": rows} for name, rows in topics.items()],
     }  # fmt: skip
     answer, broker = await ask_group(
-        admin, group, ApiKey.OFFSET_COMMIT, body,
+        cluster, group, ApiKey.OFFSET_COMMIT, body,
         lambda answer: [each for topic in answer.topics for each in topic.partitions], _COMMIT_VERSION,
     )  # fmt: skip
     errors: dict[str, KafkaError] = {}
@@ -164,7 +164,7 @@ async def set_group_offsets(
     raise_all(errors, len(offsets), f"setting offsets of group {group!r}")
 
 
-async def delete_group_offsets(admin: AsyncAdmin, group: str, partitions: Iterable[TopicPartition]) -> None:
+async def delete_group_offsets(cluster: Cluster, group: str, partitions: Iterable[TopicPartition]) -> None:
     wanted = dict.fromkeys(partitions)
     body: Body = {
         "group_id": group,
@@ -173,7 +173,7 @@ async def delete_group_offsets(admin: AsyncAdmin, group: str, partitions: Iterab
             for name, rows in by_topic(wanted).items()
         ],
     }
-    answer, broker = await ask_group(admin, group, ApiKey.OFFSET_DELETE, body, lambda answer: [answer])
+    answer, broker = await ask_group(cluster, group, ApiKey.OFFSET_DELETE, body, lambda answer: [answer])
     if answer.error_code:
         raise refused(int(answer.error_code), f"deleting offsets of group {group!r}", broker=broker)
     errors: dict[str, KafkaError] = {}

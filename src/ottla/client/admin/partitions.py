@@ -18,7 +18,7 @@ from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from ottla.client.admin.core import AsyncAdmin
+    from ottla.client.cluster import Cluster
 
 
 PREFERRED, UNCLEAN = 0, 1
@@ -57,7 +57,7 @@ class Reassignment:
 
 
 async def elect_leaders(
-    admin: AsyncAdmin, partitions: Iterable[TopicPartition] | None, *, unclean: bool
+    cluster: Cluster, partitions: Iterable[TopicPartition] | None, *, unclean: bool
 ) -> dict[TopicPartition, Election]:
     topics = None if partitions is None else by_topic(dict.fromkeys(partitions))
     body: Body = {
@@ -65,9 +65,9 @@ async def elect_leaders(
         "topic_partitions": None
         if topics is None
         else [{"topic": name, "partitions": list(rows)} for name, rows in topics.items()],
-        "timeout": admin.settings.request_timeout_ms,
+        "timeout": cluster.settings.request_timeout_ms,
     }
-    answer, broker = await ask_controller(admin, ApiKey.ELECT_LEADERS, body, lambda answer: [answer])
+    answer, broker = await ask_controller(cluster, ApiKey.ELECT_LEADERS, body, lambda answer: [answer])
     if answer.error_code:
         raise refused(int(answer.error_code), "electing leaders", broker=broker)
     return {
@@ -80,11 +80,11 @@ async def elect_leaders(
 
 
 async def alter_reassignments(
-    admin: AsyncAdmin, assignments: Mapping[TopicPartition, Sequence[int] | None]
+    cluster: Cluster, assignments: Mapping[TopicPartition, Sequence[int] | None]
 ) -> None:
     topics = by_topic(assignments)
     body: Body = {
-        "timeout": admin.settings.request_timeout_ms,
+        "timeout": cluster.settings.request_timeout_ms,
         "topics": [
             {
                 "name": name,
@@ -97,7 +97,7 @@ async def alter_reassignments(
         ],
     }
     answer, broker = await ask_controller(
-        admin, ApiKey.ALTER_PARTITION_REASSIGNMENTS, body, lambda answer: [answer]
+        cluster, ApiKey.ALTER_PARTITION_REASSIGNMENTS, body, lambda answer: [answer]
     )
     if answer.error_code:
         raise refused(
@@ -116,17 +116,17 @@ async def alter_reassignments(
 
 
 async def list_reassignments(
-    admin: AsyncAdmin, partitions: Iterable[TopicPartition] | None
+    cluster: Cluster, partitions: Iterable[TopicPartition] | None
 ) -> dict[TopicPartition, Reassignment]:
     topics = None if partitions is None else by_topic(dict.fromkeys(partitions))
     body: Body = {
-        "timeout": admin.settings.request_timeout_ms,
+        "timeout": cluster.settings.request_timeout_ms,
         "topics": None
         if topics is None
         else [{"name": name, "partition_indexes": list(rows)} for name, rows in topics.items()],
     }
     answer, broker = await ask_controller(
-        admin, ApiKey.LIST_PARTITION_REASSIGNMENTS, body, lambda answer: [answer]
+        cluster, ApiKey.LIST_PARTITION_REASSIGNMENTS, body, lambda answer: [answer]
     )
     if answer.error_code:
         raise refused(

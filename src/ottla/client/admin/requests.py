@@ -16,29 +16,29 @@ from ottla.client.metadata import Node, TopicPartition
 from ottla.model.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from ottla.client.admin.core import AsyncAdmin
+    from ottla.client.cluster import Cluster
 
 CONTROLLER_ATTEMPTS_MAX: Final = 5
 LEADER_ATTEMPTS_MAX: Final = 8
 
 
 async def ask_controller(
-    admin: AsyncAdmin, api_key: int, body: Body, rows: Callable[[Any], Iterable[Any]]
+    cluster: Cluster, api_key: int, body: Body, rows: Callable[[Any], Iterable[Any]]
 ) -> tuple[Any, str]:
     """Ask the controller; when it is not the controller any more, learn the new one and ask again. The answer, and whose."""
     for attempt in range(1, CONTROLLER_ATTEMPTS_MAX + 1):
-        connection = await admin.cluster.controller()
-        response = await connection.request(api_key, body, timeout_ms=2 * admin.settings.request_timeout_ms)
+        connection = await cluster.controller()
+        response = await connection.request(api_key, body, timeout_ms=2 * cluster.settings.request_timeout_ms)
         moved = any(row.error_code == ErrorCode.NOT_CONTROLLER for row in rows(response))
         if not moved or attempt == CONTROLLER_ATTEMPTS_MAX:
             break
-        await asyncio.sleep(backoff_ms(admin.settings, attempt) / 1000)
-        await admin.cluster.refresh(())
+        await asyncio.sleep(backoff_ms(cluster.settings, attempt) / 1000)
+        await cluster.refresh(())
     return response, connection.address
 
 
 async def ask_leaders(
-    admin: AsyncAdmin,
+    cluster: Cluster,
     places: Collection[TopicPartition],
     api_key: int,
     body: Callable[[Collection[TopicPartition]], Body],
@@ -46,7 +46,6 @@ async def ask_leaders(
     what: str,
 ) -> Mapping[TopicPartition, Any]:
     """Ask each partition's leader, again where it has moved; `rows` gives an answer's rows with their topics."""
-    cluster = admin.cluster
     found: dict[TopicPartition, Any] = {}
     left = set(places)
     await cluster.refresh({place.topic for place in left})
@@ -80,7 +79,7 @@ async def ask_leaders(
         hopeless = any(isinstance(each, TopicNotFound) or not each.retriable for each in errors.values())
         if hopeless or attempt == LEADER_ATTEMPTS_MAX:
             raise_all({str(place): errors[place] for place in sorted(errors)}, len(places), what)
-        await asyncio.sleep(backoff_ms(admin.settings, attempt) / 1000)
+        await asyncio.sleep(backoff_ms(cluster.settings, attempt) / 1000)
         await cluster.refresh({place.topic for place in left})
     raise AssertionError("the last attempt returns or raises")
 

@@ -28,13 +28,13 @@ from ottla.client.admin.core import (
     TransactionInfo,
     TransactionListing,
 )
-from ottla.client.loop_thread import Blocking
+from ottla.client.loop_thread import BlockingClient
 from ottla.client.metadata import OffsetAndMetadata, TopicInfo, TopicPartition
 from ottla.client.offsets import OffsetAndTime
 from ottla.client.settings import ClientSettings
 
 
-class Admin(Blocking):
+class Admin(BlockingClient):
     """Administers a cluster. Every call raises `KafkaError` for what the cluster refuses; `SeveralFailed` if that is more than one thing."""
 
     _core: AsyncAdmin

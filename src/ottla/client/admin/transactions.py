@@ -24,7 +24,7 @@ from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from ottla.client.admin.core import AsyncAdmin
+    from ottla.client.cluster import Cluster
 
 
 ONGOING = "Ongoing"
@@ -104,7 +104,7 @@ Producers = dict[TopicPartition, list[ProducerState]]
 
 
 async def list_transactions(
-    admin: AsyncAdmin,
+    cluster: Cluster,
     *,
     states: Collection[str] = (),
     producer_ids: Collection[int] = (),
@@ -118,7 +118,7 @@ async def list_transactions(
     # A broker that is too old for a filter would list everything.
     needed = 2 if pattern is not None else 1 if longer_than_ms is not None else 0
     answers = await ask_every_broker(
-        admin.cluster, ApiKey.LIST_TRANSACTIONS, body, "listing transactions", version_min=needed
+        cluster, ApiKey.LIST_TRANSACTIONS, body, "listing transactions", version_min=needed
     )
     found: dict[str, TransactionListing] = {}
     for node, answer in answers.items():
@@ -134,12 +134,12 @@ async def list_transactions(
 
 
 async def describe_transactions(
-    admin: AsyncAdmin, transactional_ids: Iterable[str]
+    cluster: Cluster, transactional_ids: Iterable[str]
 ) -> dict[str, TransactionInfo]:
     found: dict[str, TransactionInfo] = {}
     for name in transactional_ids:
         answer, node = await ask_coordinator(
-            admin.cluster, "transactional id", name, ApiKey.DESCRIBE_TRANSACTIONS, {"transactional_ids": [name]},
+            cluster, "transactional id", name, ApiKey.DESCRIBE_TRANSACTIONS, {"transactional_ids": [name]},
             lambda answer: answer.transaction_states,
         )  # fmt: skip
         row = answer.transaction_states[0]
@@ -162,11 +162,11 @@ async def describe_transactions(
     return found
 
 
-async def abort_transaction(admin: AsyncAdmin, transactional_id: str) -> TransactionInfo:
+async def abort_transaction(cluster: Cluster, transactional_id: str) -> TransactionInfo:
     """Fence the producer, as another one of its name would, and so have its transaction aborted; what it was before."""
     what = f"aborting the transaction of {transactional_id!r}"
     # Whoever does not exist would be made by fencing it, and whoever has no transaction would lose its producer for nothing.
-    before = (await describe_transactions(admin, [transactional_id]))[transactional_id]
+    before = (await describe_transactions(cluster, [transactional_id]))[transactional_id]
     if before.state != ONGOING:
         message = f"it has none ({before.state})"
         if before.state in ENDING:
@@ -177,7 +177,7 @@ async def abort_transaction(admin: AsyncAdmin, transactional_id: str) -> Transac
         "transaction_timeout": min(before.timeout_ms, _FENCING_TIMEOUT_MS), "keep_prepared_txn": False,
     }  # fmt: skip
     answer, node = await ask_coordinator(
-        admin.cluster, "transactional id", transactional_id, ApiKey.INIT_PRODUCER_ID, body, lambda answer: [answer],
+        cluster, "transactional id", transactional_id, ApiKey.INIT_PRODUCER_ID, body, lambda answer: [answer],
         # What it hears while the transaction is being aborted.
         passing=MOVED | {ErrorCode.CONCURRENT_TRANSACTIONS},
     )  # fmt: skip
@@ -190,7 +190,7 @@ async def abort_transaction(admin: AsyncAdmin, transactional_id: str) -> Transac
 
 
 async def fence_producers(
-    admin: AsyncAdmin, transactional_ids: Iterable[str]
+    cluster: Cluster, transactional_ids: Iterable[str]
 ) -> dict[str, ProducerIdAndEpoch]:
     found: dict[str, ProducerIdAndEpoch] = {}
     errors: dict[str, KafkaError] = {}
@@ -200,7 +200,7 @@ async def fence_producers(
             "transaction_timeout": _FENCING_TIMEOUT_MS, "keep_prepared_txn": False,
         }  # fmt: skip
         answer, node = await ask_coordinator(
-            admin.cluster, "transactional id", name, ApiKey.INIT_PRODUCER_ID, body, lambda answer: [answer],
+            cluster, "transactional id", name, ApiKey.INIT_PRODUCER_ID, body, lambda answer: [answer],
             passing=MOVED | {ErrorCode.CONCURRENT_TRANSACTIONS},
         )  # fmt: skip
         if answer.error_code:
@@ -216,7 +216,7 @@ async def fence_producers(
 # --- what is open in partitions -----------------------------------------------------------------------------------
 
 
-async def describe_producers(admin: AsyncAdmin, partitions: Iterable[TopicPartition]) -> Producers:
+async def describe_producers(cluster: Cluster, partitions: Iterable[TopicPartition]) -> Producers:
     def body(places: Collection[TopicPartition]) -> Body:
         by_topic: dict[str, list[int]] = {}
         for place in places:
@@ -228,7 +228,7 @@ async def describe_producers(admin: AsyncAdmin, partitions: Iterable[TopicPartit
     def rows(answer: Any) -> Iterable[tuple[str, Any]]:
         return ((str(topic.name), row) for topic in answer.topics for row in topic.partitions)
 
-    found = await ask_leaders(admin, set(partitions), ApiKey.DESCRIBE_PRODUCERS, body, rows, "producers of")
+    found = await ask_leaders(cluster, set(partitions), ApiKey.DESCRIBE_PRODUCERS, body, rows, "producers of")
     return {
         place: [
             ProducerState(
@@ -243,25 +243,27 @@ async def describe_producers(admin: AsyncAdmin, partitions: Iterable[TopicPartit
 
 
 async def find_hanging(
-    admin: AsyncAdmin, partitions: Iterable[TopicPartition], older_than_ms: int | None = None
+    cluster: Cluster, partitions: Iterable[TopicPartition], older_than_ms: int | None = None
 ) -> list[HangingTransaction]:
     """Those that nothing was written to for longer than that; all of them without."""
     now_ms = round(time.time() * 1000)
     candidates = {
         (place, each)
-        for place, producers in (await describe_producers(admin, partitions)).items()
+        for place, producers in (await describe_producers(cluster, partitions)).items()
         for each in producers
         if each.transaction_start is not None
         and (older_than_ms is None or now_ms - each.last_written_ms > older_than_ms)
     }
     if not candidates:
         return []
-    listed = await list_transactions(admin, producer_ids=sorted({each.producer_id for _, each in candidates}))
+    listed = await list_transactions(
+        cluster, producer_ids=sorted({each.producer_id for _, each in candidates})
+    )
     names = {each.producer_id: each.transactional_id for each in listed}
     described: dict[int, TransactionInfo] = {}
     for producer_id, name in names.items():
         try:
-            described[producer_id] = (await describe_transactions(admin, [name]))[name]
+            described[producer_id] = (await describe_transactions(cluster, [name]))[name]
         except KafkaError as error:
             # It may be forgotten meanwhile.
             if error.code is not ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
@@ -273,7 +275,7 @@ async def find_hanging(
     }
     if not unknown:
         return []
-    still = await describe_producers(admin, {place for place, _ in unknown})
+    still = await describe_producers(cluster, {place for place, _ in unknown})
     return sorted(
         (
             HangingTransaction(place, each, names.get(each.producer_id))
@@ -294,7 +296,7 @@ def is_known(info: TransactionInfo | None, place: TopicPartition, producer: Prod
     return info.state in ENDING and info.producer_epoch >= producer.epoch
 
 
-async def abort_hanging(admin: AsyncAdmin, hanging: HangingTransaction) -> None:
+async def abort_hanging(cluster: Cluster, hanging: HangingTransaction) -> None:
     """Write the marker that no coordinator will write. It must hang: half of a transaction that is going on would be lost."""
     place, producer = hanging.partition, hanging.producer
     marker: Body = {
@@ -312,7 +314,7 @@ async def abort_hanging(admin: AsyncAdmin, hanging: HangingTransaction) -> None:
         )  # fmt: skip
 
     await ask_leaders(
-        admin,
+        cluster,
         {place},
         ApiKey.WRITE_TXN_MARKERS,
         lambda _: {"markers": [marker]},

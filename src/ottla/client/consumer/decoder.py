@@ -80,7 +80,7 @@ class _Loader:
 _loader = _Loader()
 
 
-class Decoding:
+class DecoderSelector:
     """One consumer's choice of a twin. `twin` may be read for every batch: it changes when the compiled one is there."""
 
     def __init__(self, wanted: RecordDecoder = "auto") -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from ottla.client.consumer.settings import ISOLATION_LEVELS, Consuming
+from ottla.client.consumer.settings import ISOLATION_LEVELS, ConsumerConfig
 from ottla.client.metadata import TopicPartition
 
 NO_SESSION: Final = 0
@@ -26,7 +26,7 @@ class Place(NamedTuple):
     last_fetched_epoch: int
 
 
-class Asking(NamedTuple):
+class FetchRequestData(NamedTuple):
     """What a fetch says: places to add or change, partitions to forget."""
 
     session_id: int
@@ -42,7 +42,9 @@ class FetchSession:
         self._known: dict[TopicPartition, Place] = {}
         self._ids: dict[str, bytes | None] = {}
 
-    def ask(self, wanted: Mapping[TopicPartition, Place], ids: Mapping[str, bytes | None]) -> Asking:
+    def ask(
+        self, wanted: Mapping[TopicPartition, Place], ids: Mapping[str, bytes | None]
+    ) -> FetchRequestData:
         """The next fetch for exactly these partitions, of topics with these ids."""
         if any(topic in self._ids and self._ids[topic] != topic_id for topic, topic_id in ids.items()):
             # A topic was made anew: the partitions of the session are others than they were.
@@ -54,7 +56,7 @@ class FetchSession:
             places = {tp: place for tp, place in wanted.items() if self._known.get(tp) != place}
             forgotten = [tp for tp in self._known if tp not in wanted]
         self._known = dict(wanted)
-        return Asking(self._id, self._epoch, places, forgotten)
+        return FetchRequestData(self._id, self._epoch, places, forgotten)
 
     def id_of(self, topic: str) -> bytes | None:
         """The id that the session knows a topic by."""
@@ -80,10 +82,10 @@ class FetchSession:
 
 
 def request_body(
-    asking: Asking,
+    asking: FetchRequestData,
     ids: Mapping[str, bytes | None],
     session: FetchSession,
-    settings: Consuming,
+    settings: ConsumerConfig,
     room_bytes: int,
     wait_ms: int,
 ) -> dict[str, Any]:

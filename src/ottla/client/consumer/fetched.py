@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from ottla.client.consumer.aborted import Unwanted
 from ottla.client.consumer.columns import Columns
-from ottla.client.consumer.decoder import Decoding
+from ottla.client.consumer.decoder import DecoderSelector
 from ottla.client.consumer.partition import FetchedBatch, Partition
 from ottla.client.consumer.poison import ConsumerRecord, RecordMaker
 from ottla.client.errors import CorruptBatch, KafkaError
@@ -55,7 +55,7 @@ class FetchBuffer:
         partition_bytes_max: int,
         bytes_max: int = QUEUED_BYTES_MAX,
         maker: RecordMaker | None = None,
-        decoding: Decoding | None = None,
+        decoding: DecoderSelector | None = None,
         check_crcs: bool = True,
         read_committed: bool = False,
     ) -> None:
@@ -69,7 +69,7 @@ class FetchBuffer:
         self.records_taken = 0
         self.bytes_fetched = 0
         self.maker = maker or RecordMaker()
-        self._decoding = decoding or Decoding()
+        self._decoding = decoding or DecoderSelector()
         self._check_crcs = check_crcs
         self._read_committed = read_committed
         self._partition_bytes_max = partition_bytes_max

@@ -20,14 +20,14 @@ from typing import Any
 
 from ottla.client.cluster import Cluster, backoff_ms
 from ottla.client.connection import BrokerConnection
-from ottla.client.consumer.decoder import Decoding
+from ottla.client.consumer.decoder import DecoderSelector
 from ottla.client.consumer.fetch_session import Place, request_body
 from ottla.client.consumer.fetched import FetchBuffer
 from ottla.client.consumer.partition import Partition
 from ottla.client.consumer.poison import RecordMaker
 from ottla.client.consumer.positions import Positions
 from ottla.client.consumer.resets import reset_timestamp
-from ottla.client.consumer.settings import ISOLATION_LEVELS, Consuming
+from ottla.client.consumer.settings import ISOLATION_LEVELS, ConsumerConfig
 from ottla.client.consumer.sources import Asked, Room, Source
 from ottla.client.errors import CorruptBatch, KafkaError, LogTruncated, refused
 from ottla.client.metadata import Node, TopicPartition
@@ -45,7 +45,7 @@ def now_ms() -> float:
     return time.monotonic() * 1000
 
 
-def fetch_buffer(settings: Consuming) -> FetchBuffer:
+def fetch_buffer(settings: ConsumerConfig) -> FetchBuffer:
     """The buffer that these settings ask for."""
     maker = RecordMaker(
         deserializer_of(settings.key_deserializer, "key_deserializer"),
@@ -56,7 +56,7 @@ def fetch_buffer(settings: Consuming) -> FetchBuffer:
         partition_bytes_max=settings.max_partition_fetch_bytes,
         bytes_max=settings.queued_max_bytes,
         maker=maker,
-        decoding=Decoding(settings.record_decoder),
+        decoding=DecoderSelector(settings.record_decoder),
         check_crcs=settings.check_crcs,
         read_committed=settings.isolation_level == "read_committed",
     )
@@ -65,7 +65,7 @@ def fetch_buffer(settings: Consuming) -> FetchBuffer:
 class Fetcher:
     """Keeps the buffer filled. `arrived` is set whenever something came that a waiting caller wants to see."""
 
-    def __init__(self, cluster: Cluster, settings: Consuming, buffer: FetchBuffer) -> None:
+    def __init__(self, cluster: Cluster, settings: ConsumerConfig, buffer: FetchBuffer) -> None:
         self.cluster = cluster
         self.settings = settings
         self.buffer = buffer
@@ -175,7 +175,7 @@ class Fetcher:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    # Asking
+    # Requests
 
     def _fetch(self, node: Node, partitions: list[Partition], room: Room) -> None:
         connection = self.cluster.connected(node, FETCH_LANE)

@@ -20,7 +20,7 @@ from ottla.client.consumer.commits import GroupOffsets
 from ottla.client.consumer.membership.classic import ClassicMember
 from ottla.client.consumer.membership.consumer import ConsumerMember
 from ottla.client.consumer.membership.member import Ask, LookUp, Member, MemberSettings, Step
-from ottla.client.consumer.settings import Consuming
+from ottla.client.consumer.settings import ConsumerConfig
 from ottla.client.consumer.subscription import Subscription
 from ottla.client.coordinators import MOVED, Coordinator
 from ottla.client.errors import KafkaError, UnsupportedVersion
@@ -49,7 +49,7 @@ class Group:
     def __init__(
         self,
         cluster: Cluster,
-        settings: Consuming,
+        settings: ConsumerConfig,
         coordinator: Coordinator,
         offsets: GroupOffsets,
         group_id: str,

@@ -17,7 +17,7 @@ from typing import TypeAlias
 from ottla.client.consumer.commits import GroupOffsets
 from ottla.client.consumer.fetched import ConsumerRecord, FetchBuffer
 from ottla.client.consumer.plans import Callback, Plan, StoreCall
-from ottla.client.consumer.settings import Consuming
+from ottla.client.consumer.settings import ConsumerConfig
 from ottla.client.errors import KafkaError, RequestTimedOut
 from ottla.client.metadata import OffsetAndMetadata, TopicPartition
 
@@ -77,7 +77,7 @@ class Progress:
     def __init__(
         self,
         buffer: FetchBuffer,
-        settings: Consuming,
+        settings: ConsumerConfig,
         group_id: str,
         on_commit: Callable[[Committed], None] = lambda _: None,
     ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from ottla.client.cluster import Cluster
-from ottla.client.consumer.settings import Consuming
+from ottla.client.consumer.settings import ConsumerConfig
 from ottla.client.metadata import TopicPartition
 from ottla.client.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offsets
 
@@ -15,26 +15,26 @@ METADATA_TIMEOUT_MS = 30_000
 class OffsetQueries:
     """The part of an asyncio consumer that needs its cluster alone."""
 
-    cluster: Cluster
-    settings: Consuming
+    _cluster: Cluster
+    _settings: ConsumerConfig
 
     async def partitions_for(self, topic: str) -> list[TopicPartition]:
         """The partitions of a topic."""
-        known = await self.cluster.topic(topic, METADATA_TIMEOUT_MS)
+        known = await self._cluster.topic(topic, METADATA_TIMEOUT_MS)
         return [TopicPartition(topic, index) for index in known.partitions]
 
     async def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Where each partition begins."""
         return {
             tp: row.offset
-            for tp, row in (await list_offsets(self.cluster, dict.fromkeys(partitions, EARLIEST))).items()
+            for tp, row in (await list_offsets(self._cluster, dict.fromkeys(partitions, EARLIEST))).items()
         }
 
     async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Where each partition ends for this consumer: with read_committed, before its first open transaction."""
-        committed = self.settings.isolation_level == "read_committed"
+        committed = self._settings.isolation_level == "read_committed"
         found = await list_offsets(
-            self.cluster,
+            self._cluster,
             dict.fromkeys(partitions, LATEST),
             isolation_level=READ_COMMITTED if committed else READ_UNCOMMITTED,
         )
@@ -44,5 +44,5 @@ class OffsetQueries:
         self, times: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int | None]:
         """For each partition the offset of its first record at or after that time, or None."""
-        found = await list_offsets(self.cluster, times)
+        found = await list_offsets(self._cluster, times)
         return {tp: row.offset if row.offset >= 0 else None for tp, row in found.items()}

@@ -19,12 +19,12 @@ def now_ms() -> float:
     return time.monotonic() * 1000
 
 
-class Seeking(OffsetQueries):
+class SeekOperations(OffsetQueries):
     """The part of an asyncio consumer that moves its positions."""
 
-    buffer: FetchBuffer
-    fetcher: Fetcher
-    progress: Progress
+    _buffer: FetchBuffer
+    _fetcher: Fetcher
+    _progress: Progress
 
     def seek(self, partition: TopicPartition | tuple[str, int], offset: int) -> None:
         """Go on at that offset of the partition."""
@@ -34,12 +34,12 @@ class Seeking(OffsetQueries):
                 "seek_to_beginning() and seek_to_end()"
             )
         self._place(TopicPartition(*partition), offset)
-        self.fetcher.pump_soon()
+        self._fetcher.pump_soon()
 
     def _place(self, tp: TopicPartition, offset: int) -> None:
-        if self.progress.iteration is not None:
-            self.progress.iteration.forget(tp)
-        self.buffer.place(tp, offset=offset)
+        if self._progress.iteration is not None:
+            self._progress.iteration.forget(tp)
+        self._buffer.place(tp, offset=offset)
 
     async def seek_to_beginning(self, partitions: Iterable[TopicPartition] = ()) -> None:
         """Go on at the beginning of these partitions, or of all that are assigned."""
@@ -54,64 +54,64 @@ class Seeking(OffsetQueries):
         await self._seek_to(partitions, timestamp_ms)
 
     async def _seek_to(self, partitions: Iterable[TopicPartition], timestamp_ms: int) -> None:
-        wanted = list(partitions) or list(self.buffer.partitions)
+        wanted = list(partitions) or list(self._buffer.partitions)
         # To read_committed the end is where the first open transaction begins: what it commits later is not passed over.
-        level = self.fetcher.isolation_level
+        level = self._fetcher.isolation_level
         times = dict.fromkeys(wanted, timestamp_ms)
-        found = await list_offsets(self.cluster, times, isolation_level=level)
+        found = await list_offsets(self._cluster, times, isolation_level=level)
         late = dict.fromkeys((tp for tp in wanted if found[tp].offset < 0), LATEST)
-        ends = await list_offsets(self.cluster, late, isolation_level=level) if late else {}
+        ends = await list_offsets(self._cluster, late, isolation_level=level) if late else {}
         for tp in wanted:
             self._place(tp, (ends if tp in ends else found)[tp].offset)
-        self.fetcher.pump_soon()
+        self._fetcher.pump_soon()
 
     def pause(self, *partitions: TopicPartition) -> None:
         """Give no records of these partitions until `resume`; the consumer keeps them."""
-        self.buffer.pause(partitions, True)
+        self._buffer.pause(partitions, True)
 
     def resume(self, *partitions: TopicPartition) -> None:
         """Give records of these partitions again."""
-        self.buffer.pause(partitions, False)
-        self.fetcher.pump_soon()
+        self._buffer.pause(partitions, False)
+        self._fetcher.pump_soon()
 
     def paused(self) -> list[TopicPartition]:
         """The partitions that are paused."""
-        return [tp for tp, partition in self.buffer.partitions.items() if partition.paused]
+        return [tp for tp, partition in self._buffer.partitions.items() if partition.paused]
 
     async def position(self, partition: TopicPartition | tuple[str, int]) -> int:
         """The offset of the next record, waiting until the start is known, for `default_api_timeout_ms` at most."""
         tp = TopicPartition(*partition)
-        deadline_ms = now_ms() + self.settings.default_api_timeout_ms
-        self.fetcher.pump_soon()
+        deadline_ms = now_ms() + self._settings.default_api_timeout_ms
+        self._fetcher.pump_soon()
         while True:
             # Cleared before the look: whatever arrives behind it ends the wait.
-            self.fetcher.arrived.clear()
-            found = self.buffer.position(tp)
+            self._fetcher.arrived.clear()
+            found = self._buffer.position(tp)
             if found is not None:
-                return self.progress.positions().get(tp, found)
-            state = self.buffer.partitions[tp]
+                return self._progress.positions().get(tp, found)
+            state = self._buffer.partitions[tp]
             if state.error is not None:
                 raise state.error
             if now_ms() >= deadline_ms:
                 raise RequestTimedOut(
-                    f"where {tp} starts was not found out within {self.settings.default_api_timeout_ms} ms",
+                    f"where {tp} starts was not found out within {self._settings.default_api_timeout_ms} ms",
                     topic=tp.topic,
                     partition=tp.partition,
                     advice="It may be deleted or without a leader: look with `ottla topic describe`",
                 )
-            await self._hear_arrival(deadline_ms - now_ms())
+            await self._wait_for_arrival(deadline_ms - now_ms())
 
     async def lag(
         self, partitions: Iterable[TopicPartition | tuple[str, int]] = ()
     ) -> dict[TopicPartition, int]:
         """How many offsets the caller is behind the end of each partition (of all that are assigned)."""
-        wanted = [TopicPartition(*tp) for tp in partitions] or list(self.buffer.partitions)
+        wanted = [TopicPartition(*tp) for tp in partitions] or list(self._buffer.partitions)
         positions = {tp: await self.position(tp) for tp in wanted}
         return {tp: max(end - positions[tp], 0) for tp, end in (await self.end_offsets(wanted)).items()}
 
-    async def _hear_arrival(self, timeout_ms: float) -> None:
+    async def _wait_for_arrival(self, timeout_ms: float) -> None:
         try:
             async with asyncio.timeout(max(timeout_ms, 1) / 1000):
-                await self.fetcher.arrived.wait()
+                await self._fetcher.arrived.wait()
         except TimeoutError:
             pass

@@ -14,7 +14,7 @@ from ottla.client.consumer.stores.store import OffsetStore
 from ottla.client.errors import SettingError
 from ottla.client.interception import Interceptor
 from ottla.client.serialization import Deserializer, Name, deserializer_of
-from ottla.client.settings import Client, ClientSettings
+from ottla.client.settings import ClientConfig, ClientSettings
 
 IsolationLevel = Literal["read_uncommitted", "read_committed"]
 ISOLATION_LEVELS: tuple[IsolationLevel, ...] = ("read_uncommitted", "read_committed")
@@ -27,7 +27,7 @@ OffsetReset: TypeAlias = Literal["earliest", "latest", "none"] | str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Consuming(Client):
+class ConsumerConfig(ClientConfig):
     group_id: str | None = None
     group_instance_id: str | None = None
     group_protocol: GroupProtocol = "classic"
@@ -57,7 +57,7 @@ class Consuming(Client):
     record_decoder: RecordDecoder = "auto"
 
     def __post_init__(self) -> None:
-        Client.__post_init__(self)
+        ClientConfig.__post_init__(self)
         one_of("group_protocol", self.group_protocol, GROUP_PROTOCOLS)
         for name in ("group_id", "group_instance_id", "group_remote_assignor"):
             if getattr(self, name) == "":

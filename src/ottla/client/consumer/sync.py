@@ -22,14 +22,14 @@ from ottla.client.consumer.settings import ConsumerSettings
 from ottla.client.consumer.subscription import Callback as OnPartitions
 from ottla.client.consumer.subscription import subscription_of
 from ottla.client.errors import ClientClosed
-from ottla.client.loop_thread import Blocking
+from ottla.client.loop_thread import BlockingClient
 from ottla.client.metadata import GroupMetadata, TopicPartition
 
 Taken = TypeVar("Taken")
 Result = TypeVar("Result")
 
 
-class Consumer(Blocking):
+class Consumer(BlockingClient):
     """Reads records, of assigned partitions or as a member of a group. Settings are Kafka's, with underscores."""
 
     _core: AsyncConsumer
@@ -54,11 +54,11 @@ class Consumer(Blocking):
         others' already (without it `on_revoked` is called). A second call replaces the first.
         """
         subscription = subscription_of(topics, pattern, on_assigned, on_revoked, on_lost)
-        self._thread.run(self._core.subscribing(subscription))
+        self._thread.run(self._core._subscribe(subscription))
 
     def unsubscribe(self) -> None:
         """Give up all partitions, and leave the group if there is one: commits what is automatic, calls `on_revoked`."""
-        self._perform(self._core.unsubscribing())
+        self._perform(self._core._unsubscribe_plan())
 
     def subscription(self) -> frozenset[str]:
         """The topics that were subscribed to by name, and those that the pattern matches."""
@@ -67,7 +67,7 @@ class Consumer(Blocking):
     def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
         """Read these partitions. They start at what the group has committed (if there is a group_id) or the store has, else by
         `auto_offset_reset`, unless a seek follows."""
-        self._perform(self._core.assigning(TopicPartition(*tp) for tp in partitions))
+        self._perform(self._core._assign_plan(TopicPartition(*tp) for tp in partitions))
 
     def assignment(self) -> list[TopicPartition]:
         """The partitions that this consumer reads now."""
@@ -134,15 +134,15 @@ class Consumer(Blocking):
 
         Raises `CommitFailed` if the group went on without this consumer.
         """
-        self._perform(self._core.committing(offsets))
+        self._perform(self._core._commit_plan(offsets))
 
     def commit_async(self, offsets: Given | None = None, on_commit: OnCommit | None = None) -> None:
         """As `commit`, without waiting for it. `on_commit(offsets, error)` is called within a later poll, in its thread."""
-        self._perform(self._core.committing_async(offsets, on_commit))
+        self._perform(self._core._commit_async_plan(offsets, on_commit))
 
     def committed(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> Committed:
         """What the group (or the own store) has kept of these partitions; those of which it has nothing are left out."""
-        return self._perform(self._core.reading_committed(TopicPartition(*tp) for tp in partitions))
+        return self._perform(self._core._committed_plan(TopicPartition(*tp) for tp in partitions))
 
     def group_metadata(self) -> GroupMetadata:
         """This consumer's place in its group, for `producer.send_offsets`."""
@@ -154,7 +154,7 @@ class Consumer(Blocking):
         self, timeout_ms: float = 0, max_records: int | None = None
     ) -> dict[TopicPartition, list[ConsumerRecord]]:
         """Records that are there, or that come within the time; an empty dictionary when none do."""
-        return self._poll(self._core.take, timeout_ms, max_records)
+        return self._poll(self._core._take, timeout_ms, max_records)
 
     def poll_columns(
         self, timeout_ms: float = 0, max_records: int | None = None
@@ -163,28 +163,28 @@ class Consumer(Blocking):
 
         Without `max_records` it gives all that are there. Deserializers are not applied.
         """
-        return self._poll(self._core.take_columns, timeout_ms, max_records)
+        return self._poll(self._core._take_columns, timeout_ms, max_records)
 
     def _poll(self, take: Callable[[int | None], Taken], timeout_ms: float, max_records: int | None) -> Taken:
         core = self._core
-        buffer = core.buffer
+        buffer = core._buffer
         deadline = time.monotonic() + timeout_ms / 1000
-        core.poll_begins()
+        core._begin_poll()
         try:
             while True:
                 if self._closed:
                     raise ClientClosed("this consumer is closed", advice="Make a new one")
-                if core.has_work():
-                    self._perform(core.work())
+                if core._has_work():
+                    self._perform(core._work())
                 records = take(max_records)
                 left_s = deadline - time.monotonic()
                 if records or left_s <= 0:
                     return records
-                left_s = min(left_s, core.progress.wait_ms(now_ms()) / 1000)
+                left_s = min(left_s, core._progress.wait_ms(now_ms()) / 1000)
                 with buffer.lock:
-                    buffer.condition.wait_for(lambda: buffer.ready or core.has_work(), max(left_s, 0.001))
+                    buffer.condition.wait_for(lambda: buffer.ready or core._has_work(), max(left_s, 0.001))
         finally:
-            core.poll_ends()
+            core._end_poll()
 
     def metrics(self) -> ConsumerMetrics:
         """What was read so far, and how fast."""
@@ -201,9 +201,9 @@ class Consumer(Blocking):
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
         """Every record as it comes, for ever. A second loop goes on where the first was left."""
-        yield from self._core.progress.iteration or ()
+        yield from self._core._progress.iteration or ()
         for polled in self.batches():
-            iteration = self._core.progress.iteration = Iteration(polled)
+            iteration = self._core._progress.iteration = Iteration(polled)
             yield from iteration
 
     def wakeup(self) -> None:
@@ -225,7 +225,7 @@ class Consumer(Blocking):
         if not self._closes():
             return
         try:
-            self._perform(self._core.closing(timeout, commits=commits))
+            self._perform(self._core._close_plan(timeout, commits=commits))
         finally:
             self._thread.stop()
 

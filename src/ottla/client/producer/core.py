@@ -42,7 +42,7 @@ from ottla.client.producer.partitioner import Sticky, checked, spread_of
 from ottla.client.producer.ready_made import ReadyMade
 from ottla.client.producer.requests import now_ms
 from ottla.client.producer.sender import Sender
-from ottla.client.producer.settings import ProducerSettings, Producing
+from ottla.client.producer.settings import ProducerConfig, ProducerSettings
 from ottla.client.producer.transactions import Transactions
 from ottla.client.serialization import Serializer, serializer_of
 from ottla.client.settings import bootstrap_addresses, settings_of
@@ -70,10 +70,10 @@ class AsyncProducer:
     """
 
     def __init__(self, bootstrap_servers: str | Sequence[str], **given: Unpack[ProducerSettings]) -> None:
-        settings = settings_of(Producing, given)
-        self.settings = settings
-        self.cluster = Cluster(bootstrap_addresses(bootstrap_servers), settings, create_topics=True)
-        self.accumulator = Accumulator(
+        settings = settings_of(ProducerConfig, given)
+        self._settings = settings
+        self._cluster = Cluster(bootstrap_addresses(bootstrap_servers), settings, create_topics=True)
+        self._accumulator = Accumulator(
             Limits(
                 batch_bytes=min(settings.batch_size, settings.max_request_size),
                 buffer_bytes=settings.buffer_memory,
@@ -86,12 +86,12 @@ class AsyncProducer:
             )
         )
         name = settings.transactional_id
-        self.transactions = (
-            None if name is None else Transactions(self.cluster, settings, self.accumulator, name)
+        self._transactions = (
+            None if name is None else Transactions(self._cluster, settings, self._accumulator, name)
         )
-        self._sender = Sender(self.cluster, settings, self.accumulator, self.transactions)
-        if self.transactions is not None:
-            self.transactions.attach(self._sender.wake, self._sender.flush)
+        self._sender = Sender(self._cluster, settings, self._accumulator, self._transactions)
+        if self._transactions is not None:
+            self._transactions.attach(self._sender.wake, self._sender.flush)
         self._interceptors = Interceptors(settings.interceptors)
         self._closed = False
         self._key_serializer = serializer_of(settings.key_serializer, "key_serializer")
@@ -99,13 +99,13 @@ class AsyncProducer:
         self._serializes = self._key_serializer is not None or self._value_serializer is not None
         self._partitioner = settings.partitioner if callable(settings.partitioner) else None
         self._spread = spread_of(settings.partitioner)
-        self._join, self._open_batches = self.accumulator.join, self.accumulator.open_batches
+        self._join, self._open_batches = self._accumulator.join, self._accumulator.open_batches
         #: Of a topic: the batch that its records without a key join. Empty where more must be looked at for each of them.
         self._sticky_batches: dict[str, ProducerBatch] = {}
         self._sticks = not self._serializes and isinstance(self._spread, Sticky) and self._partitioner is None
         self._size_bytes_max = settings.max_request_size
         #: Queue a record, from any thread; it is chosen once, so that records that nobody intercepts pay nothing for it.
-        self.try_send = self._try_intercepted if self._interceptors else self._try
+        self._try_send = self._try_intercepted if self._interceptors else self._try
 
     async def __aenter__(self) -> AsyncProducer:
         await self.start()
@@ -117,10 +117,10 @@ class AsyncProducer:
     async def start(self) -> None:
         """Reach the cluster; with a `transactional_id` also get its producer id, which fences older producers of the name."""
         try:
-            await self.cluster.start()
+            await self._cluster.start()
             self._sender.start()
-            if self.transactions is not None:
-                await self.transactions.start()
+            if self._transactions is not None:
+                await self._transactions.start()
         except BaseException:
             await self.close(0)
             raise
@@ -134,22 +134,22 @@ class AsyncProducer:
         # Whoever is cancelled here waits for nothing more, and leaves nothing behind.
         left_s: float | None = 0
         try:
-            if self.transactions is not None and self.transactions.open:
+            if self._transactions is not None and self._transactions.open:
                 with contextlib.suppress(KafkaError, TimeoutError):
                     async with asyncio.timeout(timeout):
-                        await self.transactions.abort()
+                        await self._transactions.abort()
             left_s = None if deadline_s is None else max(deadline_s - time.monotonic(), 0)
         finally:
-            self.accumulator.close()
+            self._accumulator.close()
             try:
                 await self._sender.close(left_s)
             finally:
                 await self._disconnect()
 
     async def _disconnect(self) -> None:
-        if self.transactions is not None:
-            await self.transactions.close()
-        await self.cluster.close()
+        if self._transactions is not None:
+            await self._transactions.close()
+        await self._cluster.close()
         if not self._closed:
             self._closed = True
             self._interceptors.close()
@@ -170,39 +170,39 @@ class AsyncProducer:
 
         Waits up to `max_block_ms` for a topic that is not known yet and for room in the buffer.
         """
-        sent = self.try_send(topic, value, key, partition, headers, timestamp_ms, on_delivery)
+        sent = self._try_send(topic, value, key, partition, headers, timestamp_ms, on_delivery)
         if type(sent) is not SendFuture:
             return await self._send_later(sent)
-        if not sent.index and self.piles_up:
+        if not sent.index and self._sender_is_due:
             # The sender has its turn, on this very loop.
             await asyncio.sleep(0)
         return sent
 
     @property
-    def piles_up(self) -> bool:
+    def _sender_is_due(self) -> bool:
         """Whether the sender should have a turn now: at every fourth batch, of which a request takes some, when as many are queued."""
-        accumulator = self.accumulator
+        accumulator = self._accumulator
         return not accumulator.made & 3 and accumulator.buffered_bytes > 4 * accumulator.limits.batch_bytes
 
-    def let_sender_look(self) -> None:
-        self._sender.let_look()
+    def _yield_to_sender(self) -> None:
+        self._sender.wake_and_wait()
 
     async def _send_later(self, blocked: SendFuture | Blocked) -> SendFuture:
         assert isinstance(blocked, Blocked)
-        deadline_s = time.monotonic() + self.settings.max_block_ms / 1000
+        deadline_s = time.monotonic() + self._settings.max_block_ms / 1000
         try:
             while True:
                 left_s = max(deadline_s - time.monotonic(), 0)
                 if not blocked.size_bytes:
-                    await self.find_topic(blocked.topic, left_s)
+                    await self._find_topic(blocked.topic, left_s)
                 elif not await self._wait_for_room(blocked.size_bytes, left_s):
-                    raise buffer_full(self.settings.max_block_ms / 1000)
+                    raise buffer_full(self._settings.max_block_ms / 1000)
                 sent = blocked.again()
                 if isinstance(sent, SendFuture):
                     return sent
                 blocked = sent
         except Exception as error:
-            self.not_queued(blocked, error)
+            self._report_unsent(blocked, error)
             raise
 
     async def _wait_for_room(self, size_bytes: int, timeout_s: float) -> bool:
@@ -212,7 +212,7 @@ class AsyncProducer:
         def there_is_room() -> None:
             loop.call_soon_threadsafe(settle, waiting)
 
-        self.accumulator.when_room(size_bytes, there_is_room)
+        self._accumulator.when_room(size_bytes, there_is_room)
         try:
             async with asyncio.timeout(timeout_s):
                 await waiting
@@ -220,10 +220,10 @@ class AsyncProducer:
             return False
         finally:
             if not waiting.done():
-                self.accumulator.stop_waiting(there_is_room)
+                self._accumulator.stop_waiting(there_is_room)
         return True
 
-    async def find_topic(self, topic: str, timeout_s: float) -> TopicInfo:
+    async def _find_topic(self, topic: str, timeout_s: float) -> TopicInfo:
         """The topic, waiting for it to be made and for brokers that are away or stand still."""
         if not self._sender.started:
             raise KafkaError(
@@ -231,38 +231,38 @@ class AsyncProducer:
                 advice="`await start()` first, or use `async with`",
                 topic=topic,
             )
-        before = self.cluster.metadata
+        before = self._cluster.metadata
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._find_topic(topic, timeout_s)
+                return await self._retry_topic_lookup(topic, timeout_s)
         except TimeoutError:
-            code = self.cluster.metadata.errors.get(topic)
-            if code is not None and self.cluster.metadata is not before:
+            code = self._cluster.metadata.errors.get(topic)
+            if code is not None and self._cluster.metadata is not before:
                 # The first Metadata request was answered, a later one was not: report what the broker answered.
-                raise self.cluster.unavailable(topic, code) from None
+                raise self._cluster.unavailable(topic, code) from None
             # Whoever asks again may find it known.
-            self.cluster.watch((topic,))
-            self.cluster.refresh_soon()
+            self._cluster.watch((topic,))
+            self._cluster.refresh_soon()
             raise RequestTimedOut(
                 f"topic {topic!r} is not known, and no broker told of it within {timeout_s:.3g} s",
                 topic=topic,
                 advice="The brokers may be overloaded, paused or cut off",
             ) from None
 
-    async def _find_topic(self, topic: str, timeout_s: float) -> TopicInfo:
+    async def _retry_topic_lookup(self, topic: str, timeout_s: float) -> TopicInfo:
         deadline_s = time.monotonic() + timeout_s
         attempt = 0
         while True:
             try:
-                return await self.cluster.topic(topic, max(deadline_s - time.monotonic(), 0) * 1000)
+                return await self._cluster.topic(topic, max(deadline_s - time.monotonic(), 0) * 1000)
             except KafkaError as error:
                 attempt += 1
-                wait_s = backoff_ms(self.settings, attempt) / 1000
+                wait_s = backoff_ms(self._settings, attempt) / 1000
                 if error.code is not None or not error.retriable or time.monotonic() + wait_s > deadline_s:
                     raise
             await asyncio.sleep(wait_s)
 
-    def not_queued(self, blocked: Blocked, error: Exception) -> None:
+    def _report_unsent(self, blocked: Blocked, error: Exception) -> None:
         if blocked.intercepted is not None:
             self._interceptors.failed(blocked.intercepted, error)
 
@@ -319,7 +319,7 @@ class AsyncProducer:
                 )
                 if joined is not None:
                     return joined
-        known = self.cluster.metadata.topics.get(topic)
+        known = self._cluster.metadata.topics.get(topic)
         if known is None:
             again = partial(self._try, topic, value, key, partition, headers, timestamp_ms, on_delivery)
             return Blocked(topic, 0, again)
@@ -379,7 +379,7 @@ class AsyncProducer:
         self, tp: TopicPartition, record: Record, size_bytes: int, on_delivery: OnDelivery | None
     ) -> SendFuture | Blocked:
         """A record that begins a batch, or finds no room."""
-        appended = self.accumulator.append(tp, record, size_bytes, now_ms(), on_delivery)
+        appended = self._accumulator.append(tp, record, size_bytes, now_ms(), on_delivery)
         if appended is None:
             again = partial(self._append, tp, record, size_bytes, on_delivery)
             return Blocked(tp.topic, size_bytes, again)
@@ -393,10 +393,10 @@ class AsyncProducer:
 
         It gets this producer's numbers and is sent as it is otherwise: its records see no serializer, interceptor or partitioner.
         """
-        sent = self.try_send_batch(topic, partition, batch)
+        sent = self._try_send_batch(topic, partition, batch)
         return sent if isinstance(sent, SendFuture) else await self._send_later(sent)
 
-    def try_send_batch(self, topic: str, partition: int, batch: bytes | memoryview) -> SendFuture | Blocked:
+    def _try_send_batch(self, topic: str, partition: int, batch: bytes | memoryview) -> SendFuture | Blocked:
         size_bytes = len(batch) - HEADER_BYTES
         if size_bytes > self._size_bytes_max:
             raise MessageTooLarge(
@@ -405,15 +405,15 @@ class AsyncProducer:
                 partition=partition,
                 advice="Make smaller batches, or raise max_request_size here and max.message.bytes on the topic",
             )
-        known = self.cluster.metadata.topics.get(topic)
+        known = self._cluster.metadata.topics.get(topic)
         if known is None:
-            return Blocked(topic, 0, partial(self.try_send_batch, topic, partition, batch))
+            return Blocked(topic, 0, partial(self._try_send_batch, topic, partition, batch))
         checked(topic, partition, known.partitions)
-        sent = self.accumulator.append_ready(
+        sent = self._accumulator.append_ready(
             TopicPartition(topic, partition), ReadyMade(batch), size_bytes, now_ms()
         )
         if sent is None:
-            return Blocked(topic, size_bytes, partial(self.try_send_batch, topic, partition, batch))
+            return Blocked(topic, size_bytes, partial(self._try_send_batch, topic, partition, batch))
         self._sender.wake()
         return sent
 
@@ -426,16 +426,16 @@ class AsyncProducer:
 
     async def partitions_for(self, topic: str, timeout: float | None = None) -> list[int]:  # noqa: ASYNC109 (as the blocking face has it)
         """The numbers of the topic's partitions, waiting (seconds, else `max_block_ms`) for a topic that is being made."""
-        timeout_s = self.settings.max_block_ms / 1000 if timeout is None else timeout
-        return list((await self.find_topic(topic, timeout_s)).partitions)
+        timeout_s = self._settings.max_block_ms / 1000 if timeout is None else timeout
+        return list((await self._find_topic(topic, timeout_s)).partitions)
 
     def metrics(self) -> ProducerMetrics:
         """What this producer has done so far; printed, it is a table."""
-        limits = self.accumulator.limits
-        return self.accumulator.counts.told(
+        limits = self._accumulator.limits
+        return self._accumulator.counts.told(
             in_flight=self._sender.in_flight,
             batch_bytes=limits.batch_bytes,
-            buffered_bytes=self.accumulator.buffered_bytes,
+            buffered_bytes=self._accumulator.buffered_bytes,
             buffer_bytes=limits.buffer_bytes,
         )
 
@@ -482,9 +482,9 @@ class AsyncProducer:
             with contextlib.suppress(KafkaError):
                 await self.abort()
             raise
-        await self.commit_or_abort()
+        await self._commit_or_abort()
 
-    async def commit_or_abort(self) -> None:
+    async def _commit_or_abort(self) -> None:
         """Commit; if a part of it failed, abort and raise what failed."""
         transactions = self._transactional()
         try:
@@ -500,11 +500,11 @@ class AsyncProducer:
             raise
 
     def _transactional(self) -> Transactions:
-        if self.transactions is None:
+        if self._transactions is None:
             raise TransactionMisused(
                 "this producer has no transactions", advice="Make it with a transactional_id"
             )
-        return self.transactions
+        return self._transactions
 
 
 def _of(blocked: Blocked, record: ProducerRecord) -> Blocked:

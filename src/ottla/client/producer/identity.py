@@ -8,7 +8,7 @@ from ottla.client.cluster import Cluster, backoff_ms
 from ottla.client.errors import KafkaError, refused
 from ottla.client.producer.accumulator import Accumulator
 from ottla.client.producer.batches import ProducerId
-from ottla.client.producer.settings import Producing
+from ottla.client.producer.settings import ProducerConfig
 from ottla.model.api_key import ApiKey
 
 TRANSACTION_TIMEOUT_NONE_MS = (1 << 31) - 1
@@ -18,7 +18,7 @@ class Identity:
     """`asking` is the task that asks, while it does; `woken` is set when it has an answer."""
 
     def __init__(
-        self, cluster: Cluster, settings: Producing, accumulator: Accumulator, woken: asyncio.Event
+        self, cluster: Cluster, settings: ProducerConfig, accumulator: Accumulator, woken: asyncio.Event
     ) -> None:
         self._cluster = cluster
         self._settings = settings

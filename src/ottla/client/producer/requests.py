@@ -18,7 +18,7 @@ from ottla.client.errors import KafkaError, refused
 from ottla.client.metadata import TopicPartition
 from ottla.client.producer.accumulator import Accumulator
 from ottla.client.producer.batches import ProducerBatch
-from ottla.client.producer.settings import COMPRESSIONS, Producing
+from ottla.client.producer.settings import COMPRESSIONS, ProducerConfig
 from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
 
@@ -57,7 +57,7 @@ class ProduceRequests:
     def __init__(
         self,
         cluster: Cluster,
-        settings: Producing,
+        settings: ProducerConfig,
         accumulator: Accumulator,
         transactions: Transactions | None,
         woken: asyncio.Event,

@@ -24,7 +24,7 @@ from ottla.client.producer.accumulator import Accumulator, Drained
 from ottla.client.producer.batches import ProducerBatch, ProducerId, future_of
 from ottla.client.producer.identity import Identity
 from ottla.client.producer.requests import Link, ProduceRequests, now_ms
-from ottla.client.producer.settings import Producing
+from ottla.client.producer.settings import ProducerConfig
 from ottla.model.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Sender:
     def __init__(
         self,
         cluster: Cluster,
-        settings: Producing,
+        settings: ProducerConfig,
         accumulator: Accumulator,
         transactions: Transactions | None,
     ) -> None:
@@ -80,7 +80,7 @@ class Sender:
                 self._loop.call_soon_threadsafe(self._woken.set)
                 raise
 
-    def let_look(self) -> None:
+    def wake_and_wait(self) -> None:
         """Wake the sender and wait, in another thread, until it has looked; not for what it sends.
 
         A thread that sends without pause holds the interpreter for as long as it may, and the sender gets it for moments only: records

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ottla.client.errors import SettingError
 from ottla.client.serialization import Name, Serializer, serializer_of
-from ottla.client.settings import Client, ClientSettings
+from ottla.client.settings import ClientConfig, ClientSettings
 
 if TYPE_CHECKING:
     from ottla.client.interception import Interceptor
@@ -26,7 +26,7 @@ IN_FLIGHT_IDEMPOTENT_MAX = 5
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Producing(Client):
+class ProducerConfig(ClientConfig):
     acks: Acks = "all"
     # Records wait only while an earlier batch of their partition is on its way, so that a larger batch costs no
     # latency; Kafka's 16 KiB would only make more requests.
@@ -48,7 +48,7 @@ class Producing(Client):
     value_serializer: Name | Serializer | None = None
 
     def __post_init__(self) -> None:
-        Client.__post_init__(self)
+        ClientConfig.__post_init__(self)
         if str(self.acks) not in ("all", "-1", "0", "1"):
             raise SettingError(f"acks must be 'all', 1 or 0, not {self.acks!r}")
         if self.compression_type not in COMPRESSIONS:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Unpack
 
 from ottla.client.errors import KafkaError
-from ottla.client.loop_thread import Blocking
+from ottla.client.loop_thread import BlockingClient
 from ottla.client.metadata import GroupMetadata, OffsetAndMetadata, TopicPartition
 from ottla.client.producer.accumulator import buffer_full
 from ottla.client.producer.batches import Headers, OnDelivery, RecordMetadata, SendFuture
@@ -31,7 +31,7 @@ EXIT_S_MAX = 5.0
 logger = logging.getLogger(__name__)
 
 
-class Producer(Blocking):
+class Producer(BlockingClient):
     """Sends records. Settings are Kafka's, with underscores: `Producer("127.0.0.1:9092", linger_ms=5)`.
 
     The first broker must be reachable; brokers that go away later are retried until `delivery_timeout_ms`. With a `transactional_id`
@@ -63,29 +63,29 @@ class Producer(Blocking):
         for a topic that is not known yet and for room in the buffer.
         """
         core = self._core
-        sent = core.try_send(topic, value, key, partition, headers, timestamp_ms, on_delivery)
+        sent = core._try_send(topic, value, key, partition, headers, timestamp_ms, on_delivery)
         if type(sent) is not SendFuture:
             return self._send_later(sent)
-        if not sent.index and core.piles_up:
-            core.let_sender_look()
+        if not sent.index and core._sender_is_due:
+            core._yield_to_sender()
         return sent
 
     def _send_later(self, blocked: SendFuture | Blocked) -> SendFuture:
         core, thread = self._core, self._thread
-        block_s = core.settings.max_block_ms / 1000
+        block_s = core._settings.max_block_ms / 1000
         deadline_s = time.monotonic() + block_s
         while not isinstance(blocked, SendFuture):
             try:
                 left_s = max(deadline_s - time.monotonic(), 0)
                 if not blocked.size_bytes:
-                    thread.run(core.find_topic(blocked.topic, left_s))
-                elif thread.is_current or not core.accumulator.wait_for_room(blocked.size_bytes, left_s):
+                    thread.run(core._find_topic(blocked.topic, left_s))
+                elif thread.is_current or not core._accumulator.wait_for_room(blocked.size_bytes, left_s):
                     # A callback runs on the thread that makes room: it would wait for itself.
                     raise buffer_full(0 if thread.is_current else block_s)
                 blocked = blocked.again()
             except Exception as error:
                 assert not isinstance(blocked, SendFuture)
-                core.not_queued(blocked, error)
+                core._report_unsent(blocked, error)
                 raise
         return blocked
 
@@ -94,7 +94,7 @@ class Producer(Blocking):
 
         It gets this producer's numbers and is sent as it is otherwise: its records see no serializer, interceptor or partitioner.
         """
-        sent = self._core.try_send_batch(topic, partition, batch)
+        sent = self._core._try_send_batch(topic, partition, batch)
         return sent if isinstance(sent, SendFuture) else self._send_later(sent)
 
     def flush(self, timeout: float | None = None) -> None:
@@ -150,7 +150,7 @@ class Producer(Blocking):
             with contextlib.suppress(KafkaError):
                 self.abort()
             raise
-        self._thread.run(self._core.commit_or_abort())
+        self._thread.run(self._core._commit_or_abort())
 
     def close(self, timeout: float | None = None) -> None:
         """Send what is queued, for at most `timeout` seconds; records left over fail with `ClientClosed`.
@@ -170,7 +170,7 @@ def _send_what_is_left() -> None:
     for producer in list(_open_producers):
         # In a forked child it is none: there the parent sends them.
         core: object = producer._core
-        if producer._closed or not isinstance(core, AsyncProducer) or not core.accumulator.buffered_bytes:
+        if producer._closed or not isinstance(core, AsyncProducer) or not core._accumulator.buffered_bytes:
             continue
         before = core.metrics().records_failed
         producer.close(EXIT_S_MAX)

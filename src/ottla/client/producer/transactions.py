@@ -19,7 +19,7 @@ from ottla.client.metadata import GroupMetadata, OffsetAndMetadata, TopicPartiti
 from ottla.client.producer.accumulator import Accumulator
 from ottla.client.producer.batches import ProducerBatch, ProducerId
 from ottla.client.producer.requests import CONCURRENT_BACKOFF_MS
-from ottla.client.producer.settings import Producing
+from ottla.client.producer.settings import ProducerConfig
 from ottla.client.producer.transaction_states import State, TransactionStates
 from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
@@ -36,7 +36,7 @@ FEATURE, IMPLICIT_LEVEL = "transaction.version", 2
 
 class Transactions:
     def __init__(
-        self, cluster: Cluster, settings: Producing, accumulator: Accumulator, transactional_id: str
+        self, cluster: Cluster, settings: ProducerConfig, accumulator: Accumulator, transactional_id: str
     ) -> None:
         self.states = TransactionStates(transactional_id)
         self._id = transactional_id

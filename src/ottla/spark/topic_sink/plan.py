@@ -11,9 +11,9 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, Literal
 
-from ottla.client.producer.settings import COMPRESSIONS, Producing
+from ottla.client.producer.settings import COMPRESSIONS, ProducerConfig
 from ottla.client.properties import settings_from
-from ottla.client.settings import Client
+from ottla.client.settings import ClientConfig
 from ottla.spark.clients import check_settings, settings_for
 from ottla.spark.options import KAFKA, Option, OptionError, boolean, one_of, read_options, text, whole_number
 
@@ -116,7 +116,7 @@ class Plan:
     @property
     def shared(self) -> dict[str, str]:
         """The settings that every client understands."""
-        return settings_for(self.kafka, Client)
+        return settings_for(self.kafka, ClientConfig)
 
 
 def read_plan(given: Mapping[str, str], schema: StructType) -> Plan:
@@ -140,8 +140,8 @@ def read_plan(given: Mapping[str, str], schema: StructType) -> Plan:
         raise OptionError(f"option sinkId is of the guarantee {EXACTLY_ONCE}: leave it out")
     if values["microBatch"] is not None and values["sinkId"] is None:
         raise OptionError("option microBatch goes with sinkId: leave it out")
-    check_settings(kafka, Producing)
-    settings = Producing(**settings_from(kafka, Producing))
+    check_settings(kafka, ProducerConfig)
+    settings = ProducerConfig(**settings_from(kafka, ProducerConfig))
     columns = _read_columns(schema, what)
     if not values["includeHeaders"]:
         columns -= {"headers"}
