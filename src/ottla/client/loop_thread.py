@@ -170,7 +170,12 @@ class BlockingClient:
             self._thread.stop()
 
     def close(self) -> None:
-        """Disconnect. A second call does nothing."""
+        """Disconnect. A second call does nothing.
+
+        Example:
+            >>> admin = ottla.Admin(broker.address)
+            >>> admin.close()
+        """
         if self._closes():
             self._shut(self._core.close())
 

@@ -39,7 +39,27 @@ Taken = TypeVar("Taken")
 
 
 class AsyncConsumer(SeekOperations):
-    """Use `await start()` first and `await close()` last, or `async with`."""
+    """A consumer for asyncio: it reads assigned partitions, or its share of topics as a member of a group.
+
+    Use it with `async with`, or call `await start()` first and `await close()` last.
+    Iterating over a consumer yields one record after the other, without end.
+
+    Args:
+        bootstrap_servers: `host:port` of one or more brokers, as a string with commas or a sequence.
+        settings: Kafka's consumer settings with underscores, for example `group_id="billing"`. The defaults are in
+            `ottla.client.consumer.settings.ConsumerConfig`; docs/sdk.md explains the ones worth tuning.
+
+    Raises:
+        SettingError: A setting has an unknown name or an invalid value.
+
+    Example:
+        >>> import ottla.aio
+        >>> async with ottla.aio.Consumer(broker.address, auto_offset_reset="earliest") as consumer:
+        ...     await consumer.assign([("orders", 0)])
+        ...     for partition, records in (await consumer.poll(10_000)).items():
+        ...         print(partition, [record.value for record in records])
+        orders-0 [b'one', b'two', b'three']
+    """
 
     def __init__(self, bootstrap_servers: str | Sequence[str], **given: Unpack[ConsumerSettings]) -> None:
         settings = settings_of(ConsumerConfig, given)
@@ -70,12 +90,23 @@ class AsyncConsumer(SeekOperations):
         await perform_async(self._close_plan(commits=kind is None))
 
     async def start(self) -> None:
-        """Reach the cluster, or raise `BrokerUnreachable`."""
+        """Connect to the cluster.
+
+        Raises:
+            BrokerUnreachable: No bootstrap server can be reached.
+            AuthenticationFailed: The broker refuses the credentials, or TLS fails.
+        """
         await self._cluster.start()
         self._fetcher.start()
 
     async def close(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  # the blocking one has it too
-        """Commit (if that is automatic), give partitions up, leave the group, and end; `timeout` in seconds bounds the farewell."""
+        """Commit (with `enable_auto_commit`), leave the group and disconnect.
+
+        A second call does nothing.
+
+        Args:
+            timeout: Seconds for the commit and for leaving the group. Default: `request_timeout_ms`.
+        """
         await perform_async(self._close_plan(timeout))
 
     def _close_plan(self, timeout: float | None = None, *, commits: bool = True) -> Plan[None]:
@@ -106,8 +137,18 @@ class AsyncConsumer(SeekOperations):
     # What to read
 
     async def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
-        """Read these partitions from now on. They start at what the group has committed (if there is a group_id) or the store has,
-        else by `auto_offset_reset`, unless a seek follows."""
+        """Read exactly these partitions, without a group rebalance.
+
+        They start at the committed offset (with a `group_id` or an `offset_store`), else by `auto_offset_reset`.
+        A second call replaces the first. Partitions in both keep their position.
+
+        Args:
+            partitions: `TopicPartition`s, or pairs of topic and partition number.
+
+        Raises:
+            TopicNotFound: A topic or a partition does not exist.
+            KafkaError: The consumer has subscribed. Call `unsubscribe()` first.
+        """
         await perform_async(self._assign_plan(TopicPartition(*tp) for tp in partitions))
 
     def _assign_plan(self, partitions: Iterable[TopicPartition]) -> Plan[None]:
@@ -146,11 +187,26 @@ class AsyncConsumer(SeekOperations):
         on_revoked: OnPartitions | None = None,
         on_lost: OnPartitions | None = None,
     ) -> None:
-        """Read these topics, or those whose whole name matches the pattern, together with the others of the group.
+        """Read topics as a member of the group `group_id` (without that setting: group "ottla").
 
-        Without a `group_id` the group is called "ottla". The callbacks get a list of partitions and run inside `poll`, while the
-        rebalance waits for them: in `on_assigned` one may seek, in `on_revoked` commit; what `on_lost` names is others'
-        already (without it `on_revoked` is called). They may be coroutine functions. A second call replaces the first.
+        A second call replaces the first. The callbacks get a list of partitions and run inside `poll`, while the rebalance
+        waits for them. They may be coroutine functions.
+
+        Args:
+            topics: One topic name or several.
+            pattern: A regular expression that matches whole topic names, instead of `topics`. New topics are included.
+            on_assigned: Called with new partitions; it may seek. Default: None.
+            on_revoked: Called with partitions that are about to be revoked; it may commit. Default: None.
+            on_lost: Called with partitions that other members already have. Default: `on_revoked`.
+
+        Raises:
+            SettingError: Neither or both of `topics` and `pattern` are given, or the pattern is invalid.
+            KafkaError: The consumer has partitions by `assign()`.
+
+        Example:
+            >>> await consumer.subscribe(["orders"], on_assigned=lambda partitions: print(*partitions))
+            >>> records = await consumer.poll(10_000)
+            orders-0
         """
         await self._subscribe(subscription_of(topics, pattern, on_assigned, on_revoked, on_lost))
 
@@ -168,7 +224,10 @@ class AsyncConsumer(SeekOperations):
         await self._group.subscribe(subscription)
 
     async def unsubscribe(self) -> None:
-        """Give up all partitions, and leave the group if there is one: commits what is automatic, calls `on_revoked`."""
+        """Give up all partitions and leave the group.
+
+        With `enable_auto_commit` the positions are committed first. `on_revoked` is called.
+        """
         await perform_async(self._unsubscribe_plan())
 
     def _unsubscribe_plan(self, timeout: float | None = None) -> Plan[None]:
@@ -198,17 +257,29 @@ class AsyncConsumer(SeekOperations):
             self._group = None
 
     def subscription(self) -> frozenset[str]:
-        """The topics that were subscribed to by name, and those that the pattern matches."""
+        """Return the subscribed topics.
+
+        Returns:
+            The names of the subscribed topics; of a pattern, the existing topics that it matches.
+        """
         if self._group is None:
             return frozenset()
         return self._group.subscription.matching(self._cluster.metadata)
 
     def assignment(self) -> list[TopicPartition]:
-        """The partitions that this consumer reads now."""
+        """Return the partitions that this consumer reads.
+
+        Returns:
+            The partitions, by `assign()` or from the group.
+        """
         return list(self._buffer.partitions)
 
     def group_metadata(self) -> GroupMetadata:
-        """This consumer's place in its group, for `producer.send_offsets`."""
+        """Return this consumer's membership, for `producer.send_offsets`.
+
+        Returns:
+            Group id, generation, member id and group instance id.
+        """
         if self._group is None:
             return GroupMetadata(self._group_id, -1, "", None)
         return self._group.identity()
@@ -228,9 +299,15 @@ class AsyncConsumer(SeekOperations):
     # Commits
 
     async def commit(self, offsets: Given | None = None) -> None:
-        """Keep how far the caller is, or these offsets (of the next records to read), with the group or in the own store.
+        """Commit the positions, or the given offsets, to the group or the `offset_store`.
 
-        Raises `CommitFailed` if the group went on without this consumer.
+        Args:
+            offsets: For each partition the next offset to read. Default: the positions of all assigned partitions.
+
+        Raises:
+            CommitFailed: The consumer is no longer a member of the group, or the group is rebalancing.
+            RequestTimedOut: The coordinator does not answer within `default_api_timeout_ms`.
+            ClientClosed: The consumer is closed.
         """
         await perform_async(self._commit_plan(offsets))
 
@@ -239,7 +316,15 @@ class AsyncConsumer(SeekOperations):
         return self._progress.commit(offsets, self._offsets)
 
     async def commit_async(self, offsets: Given | None = None, on_commit: OnCommit | None = None) -> None:
-        """As `commit`, without waiting for it. `on_commit(offsets, error)` is called within a later poll."""
+        """Commit like `commit`, without waiting for the answer.
+
+        Args:
+            offsets: For each partition the next offset to read. Default: the positions of all assigned partitions.
+            on_commit: Called as `on_commit(offsets, error)` inside a later `poll`. Default: None.
+
+        Raises:
+            ClientClosed: The consumer is closed.
+        """
         await perform_async(self._commit_async_plan(offsets, on_commit))
 
     def _commit_async_plan(self, offsets: Given | None, on_commit: OnCommit | None) -> Plan[None]:
@@ -247,7 +332,18 @@ class AsyncConsumer(SeekOperations):
         return self._progress.commit_async(offsets, self._offsets, on_commit)
 
     async def committed(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> Committed:
-        """What the group (or the own store) has kept of these partitions; those of which it has nothing are left out."""
+        """Return the committed offsets of partitions, from the group or the `offset_store`.
+
+        Args:
+            partitions: `TopicPartition`s, or pairs of topic and partition number.
+
+        Returns:
+            The committed offset by partition. Partitions without one are left out.
+
+        Raises:
+            RequestTimedOut: The coordinator does not answer within `default_api_timeout_ms`.
+            ClientClosed: The consumer is closed.
+        """
         return await perform_async(self._committed_plan(TopicPartition(*tp) for tp in partitions))
 
     def _committed_plan(self, partitions: Iterable[TopicPartition]) -> Plan[Committed]:
@@ -274,7 +370,31 @@ class AsyncConsumer(SeekOperations):
     async def poll(
         self, timeout_ms: float = 0, max_records: int | None = None
     ) -> dict[TopicPartition, list[ConsumerRecord]]:
-        """Records that are there, or that come within the time; an empty dictionary when none do."""
+        """Return the next records, by partition.
+
+        With `enable_auto_commit` a poll commits the records of earlier polls. Callbacks of rebalances and commits run here.
+
+        Args:
+            timeout_ms: Milliseconds to wait for a first record. Default: 0, only buffered records.
+            max_records: The most records to return. Default: `max_poll_records`.
+
+        Returns:
+            Lists of `ConsumerRecord` by partition; empty after `timeout_ms` without a record.
+
+        Raises:
+            WakeupError: `wakeup()` was called.
+            PoisonRecord: A deserializer refuses a record, and `on_poison` is "raise".
+            OffsetOutOfRange: The position is not in the log, and `auto_offset_reset` is "none".
+            LogTruncated: The log was truncated below the position, and `auto_offset_reset` is "none".
+            CorruptBatch: A fetched batch is damaged.
+            ClientClosed: The consumer is closed.
+
+        Example:
+            >>> await consumer.subscribe(["orders"])
+            >>> for partition, records in (await consumer.poll(10_000)).items():
+            ...     print(partition, [record.value for record in records])
+            orders-0 [b'one', b'two', b'three']
+        """
         return await self._poll(self._take, timeout_ms, max_records)
 
     async def _poll(
@@ -375,7 +495,23 @@ class AsyncConsumer(SeekOperations):
     async def poll_columns(
         self, timeout_ms: float = 0, max_records: int | None = None
     ) -> dict[TopicPartition, Columns]:
-        """As `poll`, with the records of each partition as columns; without `max_records`, all that are there."""
+        """Return the next records as columns: arrays of offsets and timestamps, keys and values as buffers.
+
+        Deserializers and interceptors are not applied.
+
+        Args:
+            timeout_ms: Milliseconds to wait for a first record. Default: 0, only buffered records.
+            max_records: The most records to return. Default: all buffered records.
+
+        Returns:
+            `Columns` by partition; empty after `timeout_ms` without a record.
+
+        Raises:
+            WakeupError: `wakeup()` was called.
+            OffsetOutOfRange: The position is not in the log, and `auto_offset_reset` is "none".
+            CorruptBatch: A fetched batch is damaged.
+            ClientClosed: The consumer is closed.
+        """
         return await self._poll(self._take_columns, timeout_ms, max_records)
 
     def _take_columns(self, max_records: int | None = None) -> dict[TopicPartition, Columns]:
@@ -386,7 +522,11 @@ class AsyncConsumer(SeekOperations):
             self._pump_if_room()
 
     def metrics(self) -> ConsumerMetrics:
-        """What was read so far, and how fast."""
+        """Return the consumer's counters and averages since it was created.
+
+        Returns:
+            The `ConsumerMetrics`.
+        """
         return consumer_metrics(self._fetcher)
 
     def _pump_if_room(self) -> None:
@@ -396,7 +536,11 @@ class AsyncConsumer(SeekOperations):
             self._fetcher.pump_soon()
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
-        """Every record as it comes, for ever. A second loop goes on where the first was left."""
+        """Yield every record, without end. A second loop continues where the first one stopped.
+
+        Raises:
+            KafkaError: As `poll`.
+        """
         for record in self._progress.iteration or ():
             yield record
         async for polled in self.batches():
@@ -407,14 +551,30 @@ class AsyncConsumer(SeekOperations):
     async def batches(
         self, timeout_ms: float = ITERATION_POLL_MS
     ) -> AsyncIterator[dict[TopicPartition, list[ConsumerRecord]]]:
-        """What each poll gives, for ever; polls that give nothing are left out."""
+        """Poll without end and yield each result that has records.
+
+        Args:
+            timeout_ms: Milliseconds of each poll. Default: 1,000.
+
+        Returns:
+            An iterator over lists of `ConsumerRecord` by partition.
+
+        Raises:
+            KafkaError: As `poll`.
+
+        Example:
+            >>> await consumer.subscribe(["orders"])
+            >>> async for batch in consumer.batches():
+            ...     await consumer.commit()
+            ...     break
+        """
         while True:
             polled = await self.poll(timeout_ms)
             if polled:
                 yield polled
 
     def wakeup(self) -> None:
-        """Make the poll that is under way, or the next one, raise `WakeupError`; from any thread."""
+        """Make the current poll, or the next one, raise `WakeupError`. Any thread may call it."""
         self._is_woken = True
         # By way of the loop: a signal's handler runs in a thread that may hold the buffer's lock.
         self._fetcher.call_soon(self._notify)

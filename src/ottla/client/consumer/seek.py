@@ -27,7 +27,16 @@ class SeekOperations(OffsetQueries):
     _progress: Progress
 
     def seek(self, partition: TopicPartition | tuple[str, int], offset: int) -> None:
-        """Go on at that offset of the partition."""
+        """Continue reading a partition at an offset.
+
+        Args:
+            partition: An assigned partition.
+            offset: The offset of the next record to read, 0 or more.
+
+        Raises:
+            ValueError: The offset is negative.
+            KafkaError: The partition is not assigned to this consumer.
+        """
         if offset < 0:
             raise ValueError(
                 f"seek to offset {offset}: it must be 0 or more. For the ends of a partition there are "
@@ -42,15 +51,41 @@ class SeekOperations(OffsetQueries):
         self._buffer.place(tp, offset=offset)
 
     async def seek_to_beginning(self, partitions: Iterable[TopicPartition] = ()) -> None:
-        """Go on at the beginning of these partitions, or of all that are assigned."""
+        """Continue reading partitions at their first offset.
+
+        Args:
+            partitions: Assigned partitions. Default: all of them.
+
+        Raises:
+            KafkaError: A partition is not assigned, or its offsets cannot be looked up.
+        """
         await self._seek_to(partitions, EARLIEST)
 
     async def seek_to_end(self, partitions: Iterable[TopicPartition] = ()) -> None:
-        """Go on at the end of these partitions, or of all that are assigned."""
+        """Continue reading partitions at their end offset.
+
+        With `read_committed` that is the last stable offset.
+
+        Args:
+            partitions: Assigned partitions. Default: all of them.
+
+        Raises:
+            KafkaError: A partition is not assigned, or its offsets cannot be looked up.
+        """
         await self._seek_to(partitions, LATEST)
 
     async def seek_to_time(self, timestamp_ms: int, partitions: Iterable[TopicPartition] = ()) -> None:
-        """Go on at the first record of each partition at or after that time; at the end where there is none."""
+        """Continue reading partitions at the first record at or after a time.
+
+        A partition without such a record continues at its end.
+
+        Args:
+            timestamp_ms: Milliseconds since 1970 UTC.
+            partitions: Assigned partitions. Default: all of them.
+
+        Raises:
+            KafkaError: A partition is not assigned, or its offsets cannot be looked up.
+        """
         await self._seek_to(partitions, timestamp_ms)
 
     async def _seek_to(self, partitions: Iterable[TopicPartition], timestamp_ms: int) -> None:
@@ -66,20 +101,52 @@ class SeekOperations(OffsetQueries):
         self._fetcher.pump_soon()
 
     def pause(self, *partitions: TopicPartition) -> None:
-        """Give no records of these partitions until `resume`; the consumer keeps them."""
+        """Return no records of these partitions until `resume`. They stay assigned.
+
+        Args:
+            partitions: Assigned partitions.
+
+        Raises:
+            KafkaError: A partition is not assigned to this consumer.
+        """
         self._buffer.pause(partitions, True)
 
     def resume(self, *partitions: TopicPartition) -> None:
-        """Give records of these partitions again."""
+        """Return records of paused partitions again.
+
+        Args:
+            partitions: Assigned partitions.
+
+        Raises:
+            KafkaError: A partition is not assigned to this consumer.
+        """
         self._buffer.pause(partitions, False)
         self._fetcher.pump_soon()
 
     def paused(self) -> list[TopicPartition]:
-        """The partitions that are paused."""
+        """Return the paused partitions.
+
+        Returns:
+            The partitions.
+        """
         return [tp for tp, partition in self._buffer.partitions.items() if partition.paused]
 
     async def position(self, partition: TopicPartition | tuple[str, int]) -> int:
-        """The offset of the next record, waiting until the start is known, for `default_api_timeout_ms` at most."""
+        """Return the offset of the next record of a partition.
+
+        The call waits up to `default_api_timeout_ms` until the start offset is known.
+
+        Args:
+            partition: An assigned partition.
+
+        Returns:
+            The offset.
+
+        Raises:
+            RequestTimedOut: The start offset is unknown after `default_api_timeout_ms`.
+            OffsetOutOfRange: There is no committed offset, and `auto_offset_reset` is "none".
+            KafkaError: The partition is not assigned to this consumer.
+        """
         tp = TopicPartition(*partition)
         deadline_ms = now_ms() + self._settings.default_api_timeout_ms
         self._fetcher.pump_soon()
@@ -104,7 +171,17 @@ class SeekOperations(OffsetQueries):
     async def lag(
         self, partitions: Iterable[TopicPartition | tuple[str, int]] = ()
     ) -> dict[TopicPartition, int]:
-        """How many offsets the caller is behind the end of each partition (of all that are assigned)."""
+        """Return the lag of each partition: the end offset minus the position.
+
+        Args:
+            partitions: Assigned partitions. Default: all of them.
+
+        Returns:
+            The number of offsets by partition.
+
+        Raises:
+            RequestTimedOut: A start offset is unknown after `default_api_timeout_ms`.
+        """
         wanted = [TopicPartition(*tp) for tp in partitions] or list(self._buffer.partitions)
         positions = {tp: await self.position(tp) for tp in wanted}
         return {tp: max(end - positions[tp], 0) for tp, end in (await self.end_offsets(wanted)).items()}

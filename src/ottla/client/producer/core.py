@@ -63,10 +63,25 @@ class Blocked(NamedTuple):
 
 
 class AsyncProducer:
-    """Sends records. Use `await start()` first and `await close()` last, or `async with`.
+    """A producer for asyncio: it sends records to a cluster.
 
-    Settings are Kafka's, with underscores: `Producer("127.0.0.1:9092", linger_ms=5)`. The first broker must be reachable; brokers that
-    go away later are retried until `delivery_timeout_ms`.
+    Use it with `async with`, or call `await start()` first and `await close()` last.
+    Brokers that fail later are retried until `delivery_timeout_ms`.
+
+    Args:
+        bootstrap_servers: `host:port` of one or more brokers, as a string with commas or a sequence.
+        settings: Kafka's producer settings with underscores, for example `linger_ms=5`. The defaults are in
+            `ottla.client.producer.settings.ProducerConfig`; docs/sdk.md explains the ones worth tuning.
+
+    Raises:
+        SettingError: A setting has an unknown name or an invalid value.
+
+    Example:
+        >>> import ottla.aio
+        >>> async with ottla.aio.Producer(broker.address, linger_ms=5) as producer:
+        ...     sent = await producer.send("payments", b"12 EUR", key=b"alice")
+        ...     print((await sent).offset)
+        0
     """
 
     def __init__(self, bootstrap_servers: str | Sequence[str], **given: Unpack[ProducerSettings]) -> None:
@@ -115,7 +130,13 @@ class AsyncProducer:
         await self.close()
 
     async def start(self) -> None:
-        """Reach the cluster; with a `transactional_id` also get its producer id, which fences older producers of the name."""
+        """Connect to the cluster. With a `transactional_id`, also fence older producers of the id.
+
+        Raises:
+            BrokerUnreachable: No bootstrap server can be reached.
+            AuthenticationFailed: The broker refuses the credentials, or TLS fails.
+            ProducerFenced: A newer producer uses the same `transactional_id`.
+        """
         try:
             await self._cluster.start()
             self._sender.start()
@@ -126,9 +147,12 @@ class AsyncProducer:
             raise
 
     async def close(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 (as the blocking face has it)
-        """Send what is queued, for at most `timeout` seconds, then fail the rest with `ClientClosed` and disconnect.
+        """Send the buffered records, then disconnect. An open transaction is aborted.
 
-        A transaction that is open is aborted.
+        Records that are not acknowledged in time fail with `ClientClosed`. A second call does nothing.
+
+        Args:
+            timeout: Seconds to wait for acknowledgements. Default: until every record is acknowledged or has failed.
         """
         deadline_s = None if timeout is None else time.monotonic() + timeout
         # Whoever is cancelled here waits for nothing more, and leaves nothing behind.
@@ -166,9 +190,38 @@ class AsyncProducer:
         timestamp_ms: int | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> SendFuture:
-        """Queue a record; await what comes back to know where it landed: `await (await producer.send("orders", b"1"))`.
+        """Put a record into the buffer.
 
-        Waits up to `max_block_ms` for a topic that is not known yet and for room in the buffer.
+        The record goes to `partition`, else to the partition of its key, else to the partitioner's choice.
+        The call waits up to `max_block_ms` for the topic's metadata and for free `buffer_memory`.
+
+        Args:
+            topic: Name of the topic. A broker with `auto.create.topics.enable` creates a missing topic.
+            value: Bytes, or an object for `value_serializer`. None is a tombstone.
+            key: Bytes, or an object for `key_serializer`. Default: no key.
+            partition: Number of the partition. Default: the key or the partitioner decides.
+            headers: Pairs of a name and bytes, or a mapping. Default: none.
+            timestamp_ms: Milliseconds since 1970 UTC. Default: the time of the call.
+            on_delivery: Called as `on_delivery(metadata, error)` after the acknowledgement or the failure.
+                It runs on the event loop and must not block. Default: None.
+
+        Returns:
+            A future: await it for the `RecordMetadata`.
+
+        Raises:
+            MessageTooLarge: The record is larger than `max_request_size`.
+            SerializationError: A serializer fails.
+            BufferFull: `buffer_memory` stays full for `max_block_ms`.
+            TopicNotFound: The topic or the partition does not exist.
+            RequestTimedOut: No broker returns the topic's metadata within `max_block_ms`.
+            TransactionMisused: The producer has a `transactional_id` and no transaction is open.
+            ClientClosed: The producer is closed.
+            TypeError: Key or value are not bytes, and there is no serializer.
+
+        Example:
+            >>> sent = await producer.send("orders", b"a fourth order", key=b"alice")
+            >>> (await sent).offset
+            3
         """
         sent = self._try_send(topic, value, key, partition, headers, timestamp_ms, on_delivery)
         if type(sent) is not SendFuture:
@@ -389,9 +442,24 @@ class AsyncProducer:
         return future
 
     async def send_batch(self, topic: str, partition: int, batch: bytes | memoryview) -> SendFuture:
-        """Queue a record batch (magic 2) that is encoded already; the future is of its first record.
+        """Put an encoded record batch (magic 2) into the buffer, as it is.
 
-        It gets this producer's numbers and is sent as it is otherwise: its records see no serializer, interceptor or partitioner.
+        The producer writes its own producer id, epoch and sequence into the header. Serializers, interceptors and the
+        partitioner do not see the records.
+
+        Args:
+            topic: Name of the topic.
+            partition: Number of the partition.
+            batch: The bytes of one record batch.
+
+        Returns:
+            The future of the first record.
+
+        Raises:
+            MessageTooLarge: The batch is larger than `max_request_size`.
+            BufferFull: `buffer_memory` stays full for `max_block_ms`.
+            TopicNotFound: The topic or the partition does not exist.
+            ClientClosed: The producer is closed.
         """
         sent = self._try_send_batch(topic, partition, batch)
         return sent if isinstance(sent, SendFuture) else await self._send_later(sent)
@@ -420,17 +488,40 @@ class AsyncProducer:
     # Beside sending
 
     async def flush(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 (as the blocking face has it)
-        """Wait (seconds) until everything sent before is acknowledged or has failed; `TimeoutError` if it takes longer."""
+        """Wait until every record that was sent before is acknowledged or has failed.
+
+        Args:
+            timeout: Seconds. Default: no limit.
+
+        Raises:
+            TimeoutError: Records are still outstanding after `timeout`.
+        """
         async with asyncio.timeout(timeout):
             await self._sender.flush()
 
     async def partitions_for(self, topic: str, timeout: float | None = None) -> list[int]:  # noqa: ASYNC109 (as the blocking face has it)
-        """The numbers of the topic's partitions, waiting (seconds, else `max_block_ms`) for a topic that is being made."""
+        """List the partitions of a topic.
+
+        Args:
+            topic: Name of the topic.
+            timeout: Seconds to wait for a topic that is being created. Default: `max_block_ms`.
+
+        Returns:
+            The partition numbers.
+
+        Raises:
+            TopicNotFound: The topic does not exist.
+            RequestTimedOut: No broker returns the topic's metadata in time.
+        """
         timeout_s = self._settings.max_block_ms / 1000 if timeout is None else timeout
         return list((await self._find_topic(topic, timeout_s)).partitions)
 
     def metrics(self) -> ProducerMetrics:
-        """What this producer has done so far; printed, it is a table."""
+        """Return the producer's counters and averages since it was created.
+
+        Returns:
+            The `ProducerMetrics`. `print()` shows them as a table.
+        """
         limits = self._accumulator.limits
         return self._accumulator.counts.told(
             in_flight=self._sender.in_flight,
@@ -442,39 +533,85 @@ class AsyncProducer:
     # Transactions
 
     async def renew(self) -> None:
-        """Take the transactional id back, between two transactions: as when the producer was made, whoever has used the id since is fenced.
+        """Initialize the transactional id again, between two transactions.
 
-        For those who share an id and take turns by other means; one who was fenced without knowing goes on.
+        Every other producer of the id is fenced, as by a new producer. A producer that was fenced can continue after this
+        call. Use it for producers that share an id and take turns.
+
+        Raises:
+            TransactionMisused: The producer has no `transactional_id`, or a transaction is open.
         """
         await self._transactional().renew()
 
     async def begin(self) -> None:
-        """Begin a transaction. What is sent from now on counts when it is committed, all of it or nothing."""
+        """Begin a transaction.
+
+        Records that are sent from here on are committed together or not at all.
+
+        Raises:
+            TransactionMisused: The producer has no `transactional_id`, or a transaction is open.
+            ProducerFenced: A newer producer uses the `transactional_id`.
+        """
         await self._transactional().begin()
 
     async def commit(self) -> None:
-        """Wait for everything that was sent, then commit. When it returns, nothing undoes it.
+        """Wait for the acknowledgement of every record of the transaction, then commit it.
 
-        Raises `TransactionAbortable` if a part failed: `abort()` and try again. After a time-out call it again, to learn what became of it.
+        After `RequestTimedOut` call it again: the second call returns the outcome of the first.
+
+        Raises:
+            TransactionAbortable: A part of the transaction failed. Call `abort()`, then run the transaction again.
+            ProducerFenced: A newer producer uses the `transactional_id`.
+            RequestTimedOut: The coordinator does not answer within `max_block_ms`.
+            TransactionMisused: No transaction is open.
         """
         await self._transactional().commit()
 
     async def abort(self) -> None:
-        """End the transaction so that none of it counts. What is not sent yet fails."""
+        """Abort the transaction: consumers with `read_committed` see none of its records.
+
+        Records that are still in the buffer fail.
+
+        Raises:
+            ProducerFenced: A newer producer uses the `transactional_id`.
+            RequestTimedOut: The coordinator does not answer within `max_block_ms`.
+            TransactionMisused: No transaction is open, or a commit is in progress.
+        """
         await self._transactional().abort()
 
     async def send_offsets(
         self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata], group: str | GroupMetadata
     ) -> None:
-        """Make the offsets that a group has read up to (the next to read) a part of the transaction.
+        """Commit a group's offsets as a part of the transaction.
 
-        Give `consumer.group_metadata()` as the group: then a member that the group has gone on without is refused.
+        Args:
+            offsets: For each partition the next offset to read.
+            group: `consumer.group_metadata()`, so that a member outside the group is refused; or a group id.
+
+        Raises:
+            TransactionAbortable: The group refuses the offsets. Call `abort()`, then run the transaction again.
+            ProducerFenced: A newer producer uses the `transactional_id`.
+            TransactionMisused: No transaction is open.
         """
         await self._transactional().send_offsets(offsets, group)
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[None]:
-        """`async with producer.transaction():` begins one, commits it at the end and aborts it on an exception."""
+        """Run a block in a transaction: commit at its end, abort if it raises.
+
+        Returns:
+            A context manager for `async with`.
+
+        Raises:
+            TransactionAbortable: A part of the transaction failed; it is aborted.
+            ProducerFenced: A newer producer uses the `transactional_id`.
+            TransactionMisused: The producer has no `transactional_id`, or a transaction is open.
+
+        Example:
+            >>> async with ottla.aio.Producer(broker.address, transactional_id="billing-1") as producer:
+            ...     async with producer.transaction():
+            ...         sent = await producer.send("orders", b"value")
+        """
         await self.begin()
         try:
             yield
