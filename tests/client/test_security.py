@@ -292,7 +292,7 @@ def test_a_mechanism_that_is_not_offered_is_told_with_those_that_are() -> None:
 
 
 def test_a_broker_without_sasl_is_told(ottla_address: str) -> None:
-    with pytest.raises(AuthenticationFailed, match="without SASL"):
+    with pytest.raises(AuthenticationFailed, match="has no SASL"):
         ottla.Admin(ottla_address, sasl_mechanism="PLAIN", **SASL)
 
 
@@ -382,9 +382,9 @@ def test_a_renewal_that_fails_closes_the_connection_and_is_told() -> None:
         ({"security_protocol": "SASL_SSL", "sasl_mechanism": "OAUTHBEARER"}, "needs sasl_oauth_token_provider"),
         ({"sasl_username": "x"}, "PLAINTEXT does not use it"),
         ({"ssl_cafile": "x"}, "PLAINTEXT does not use it"),
-        ({"security_protocol": "SSL", "ssl_keyfile": "x"}, "without ssl_certfile"),
+        ({"security_protocol": "SSL", "ssl_keyfile": "x"}, "needs ssl_certfile"),
         ({"security_protocol": "SSL", "ssl_context": "x"}, "must be an ssl.SSLContext"),
-        ({"security_protocol": "SSL", "ssl_context": ssl.create_default_context(), "ssl_cafile": "x"}, "replaces it"),
+        ({"security_protocol": "SSL", "ssl_context": ssl.create_default_context(), "ssl_cafile": "x"}, "cannot be combined"),
         ({"security_protocol": "SSL", "ssl_cafile": "/nowhere/ca.pem"}, "ssl_cafile /nowhere/ca.pem: no such file"),
         ({"security_protocol": "SSL", "ssl_certfile": "/nowhere/c.pem"}, "/nowhere/c.pem: no such file"),
     ],

@@ -251,7 +251,7 @@ def test_assign_with_a_group_begins_at_its_offsets_and_commits(address: str, nam
         with member(address, name) as other:
             other.subscribe([name])
             until(other.assignment, other)
-            with pytest.raises(CommitFailed, match="none of them"):
+            with pytest.raises(CommitFailed, match="not one of them"):
                 consumer.commit()
 
 

@@ -65,7 +65,7 @@ def test_what_passes_is_tried_again_and_a_coordinator_that_moved_looked_for() ->
 
 
 def test_the_time_is_kept_and_the_last_error_told() -> None:
-    with pytest.raises(CommitFailed, match=r"rebalances.*poll\(\)"):
+    with pytest.raises(CommitFailed, match=r"rebalancing.*poll\(\)"):
         Played(*[ErrorCode.REBALANCE_IN_PROGRESS] * 10_000).commit(50)
 
 

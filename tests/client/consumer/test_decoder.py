@@ -80,7 +80,7 @@ def test_a_compiler_that_fails_is_told_once_and_done_without(
         mine.read(1)
         assert mine.twin is pieces
     assert [record.message for record in caplog.records] == [
-        "numba fails (division by zero): records are decoded in pure Python"
+        "numba cannot be used (division by zero): records are decoded in pure Python"
     ]
 
 

@@ -40,7 +40,7 @@ def test_a_broker_that_keeps_no_sessions_is_asked_for_everything_each_time() -> 
 
 def test_a_lost_session_begins_anew_in_its_own_place() -> None:
     session = begun()
-    session.begin_anew()
+    session.restart()
     asking = session.ask(places(a=1), IDS)
     assert (asking.session_id, asking.epoch, asking.places) == (99, 0, places(a=1))
     session.answered(100)

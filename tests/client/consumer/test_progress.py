@@ -145,7 +145,7 @@ def test_a_position_that_cannot_be_found_is_not_waited_for_for_ever(
         consumer.partitions_for(tp.topic)
         admin.delete_topics([tp.topic])
         consumer.assign([tp])
-        with pytest.raises(ottla.KafkaError, match=f"where {tp} starts"):
+        with pytest.raises(ottla.KafkaError, match=f"the start offset of {tp}"):
             consumer.position(tp)
 
 

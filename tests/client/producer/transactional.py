@@ -176,10 +176,10 @@ def test_one_that_comes_under_the_name_fences_the_one_before(
     producer.send(topic, b"zombie", partition=0).result(PATIENCE_S)
     with ottla.Producer(address, transactional_id=name) as successor, successor.transaction():
         successor.send(topic, b"successor", partition=0)
-    with pytest.raises(ProducerFenced, match="make a new producer"):
+    with pytest.raises(ProducerFenced, match="create a new producer"):
         producer.commit()
     for call in (producer.begin, producer.commit, producer.abort, lambda: producer.send(topic, b"v")):
-        with pytest.raises(ProducerFenced, match="of no use any more"):
+        with pytest.raises(ProducerFenced, match="cannot be used any more"):
             call()
     assert committed(address, topic) == [b"successor"]
 
@@ -191,7 +191,7 @@ def test_a_block_of_one_that_is_fenced_says_so(
     with producer.transaction():
         producer.send(topic, b"before", partition=0)
     ottla.Producer(address, transactional_id=producer._core._settings.transactional_id).close()
-    with pytest.raises(ProducerFenced, match="of no use any more"), producer.transaction():
+    with pytest.raises(ProducerFenced, match="cannot be used any more"), producer.transaction():
         producer.send(topic, b"zombie", partition=0)
     assert committed(address, topic) == [b"before"]
 

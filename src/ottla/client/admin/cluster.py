@@ -1,6 +1,6 @@
-"""The cluster as a whole: its brokers, its features, and who writes its metadata.
+"""Cluster requests: brokers, features and the metadata quorum.
 
-The requests behind the methods of the same names in `client/admin/core.py`.
+The functions implement the methods of the same names in `client/admin/core.py`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ClusterInfo:
     cluster_id: str | None
     controller_id: int
     nodes: tuple[Node, ...]
-    #: Registered, and away: told only if they were asked for.
+    #: Registered brokers that are fenced; only with `include_fenced`.
     fenced: tuple[Node, ...] = ()
 
     @property
@@ -45,7 +45,9 @@ class ClusterInfo:
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """A feature of the cluster (KIP-584): the level that is in force (0: none), and those that the broker could serve."""
+    """A feature of the cluster (KIP-584): its finalized level (0: none), and the levels that the broker
+    supports.
+    """
 
     level: int
     supported_min: int
@@ -57,7 +59,7 @@ class Feature:
 
 @dataclass(frozen=True, slots=True)
 class QuorumReplica:
-    """A voter or an observer of the metadata log; -1 for what is not known of it."""
+    """A voter or an observer of the metadata log; -1 for unknown values."""
 
     id: int
     log_end_offset: int
@@ -70,7 +72,7 @@ class QuorumReplica:
 
 @dataclass(frozen=True, slots=True)
 class QuorumInfo:
-    """Who writes the cluster's metadata, and how far those who read it are."""
+    """The leader of the metadata quorum, and the log end offset of each voter and observer."""
 
     leader_id: int
     leader_epoch: int
@@ -80,8 +82,9 @@ class QuorumInfo:
 
     def __str__(self) -> str:
         return (
-            f"metadata written by {self.leader_id} in epoch {self.leader_epoch}, committed to {self.high_watermark}; "
-            f"voters {', '.join(map(str, self.voters))}; observers {', '.join(map(str, self.observers)) or 'none'}"
+            f"metadata written by {self.leader_id} in epoch {self.leader_epoch}, "
+            f"committed to {self.high_watermark}; voters {', '.join(map(str, self.voters))}; "
+            f"observers {', '.join(map(str, self.observers)) or 'none'}"
         )
 
 
@@ -93,7 +96,7 @@ async def describe_cluster(cluster: Cluster, *, include_fenced: bool) -> Cluster
 
 
 async def _fenced_brokers(cluster: Cluster) -> tuple[Node, ...]:
-    """The brokers that are registered and away; none of a cluster that cannot tell."""
+    """The registered brokers that are fenced; empty if the cluster cannot list them."""
     connection = await cluster.any_connection()
     try:
         if connection.version_for(ApiKey.DESCRIBE_CLUSTER) < 2:

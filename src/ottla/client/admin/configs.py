@@ -1,7 +1,7 @@
-"""Configs of topics, brokers, groups and whatever else has any: what they are, where each value comes from, changing them.
+"""Config requests for topics, brokers, groups and other resources.
 
-The requests behind the methods of the same names in `client/admin/core.py`. A broker's own configs are asked of that broker, everything
-else of the controller.
+The functions implement the methods of the same names in `client/admin/core.py`. Requests about a broker's own
+configs go to that broker, all others to the controller.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ RESOURCE_TYPES: Final[dict[ResourceType, int]] = {
 _NAMES: Final = {number: name for name, number in RESOURCE_TYPES.items()}
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 
-#: The protocol's numbers for where a config's value comes from.
+#: The protocol's numbers for the source of a config value.
 SOURCES: Final = {
     1: "topic", 2: "dynamic broker", 3: "dynamic default broker", 4: "static broker", 5: "default",
     6: "dynamic broker logger", 7: "client metrics", 8: "group",
@@ -39,7 +39,7 @@ TYPES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """What a config belongs to. The broker named "" stands for the default of all brokers."""
+    """The owner of configs. The broker named "" stands for the default of all brokers."""
 
     type: ResourceType
     name: str
@@ -126,7 +126,7 @@ async def alter_configs(
     except BrokerNotFound:
         if not resource.name.isdigit():
             raise
-        # It may be away for now: the controller knows.
+        # The broker may be down for a while: the controller knows it.
         connection = await cluster.controller()
     response = await connection.request(ApiKey.INCREMENTAL_ALTER_CONFIGS, body)
     for row in response.responses:
@@ -138,7 +138,7 @@ async def list_config_resources(cluster: Cluster, types: Collection[ResourceType
     what = "listing what has configs"
     if set(types) != {"client-metrics"} and connection.version_for(ApiKey.LIST_CONFIG_RESOURCES) < 1:
         raise refused(
-            ErrorCode.UNSUPPORTED_VERSION, what, message="the broker lists client metrics alone",
+            ErrorCode.UNSUPPORTED_VERSION, what, message="the broker lists client metrics only",
             broker=connection.address,
         )  # fmt: skip
     body: Body = {"resource_types": [RESOURCE_TYPES[each] for each in types]}

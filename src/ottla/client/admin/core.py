@@ -1,8 +1,8 @@
-"""The admin client on asyncio: all that the protocol lets an administrator do, and both ottla and Apache Kafka serve.
+"""The asyncio admin client, `ottla.aio.Admin`: every admin operation that both ottla and Apache Kafka
+support.
 
-Each method is a request or a few, made by the module of its subject in this room. What the cluster refuses is raised as a `KafkaError` that
-names the topic, group or resource; of several things asked for at once those that can be done are done, and if more than one is refused
-a `SeveralFailed` lists them. The blocking face of it is `ottla.Admin`.
+Each method sends one request or a few, through the module of its subject in this folder. `ottla.Admin` is the
+blocking twin.
 """
 
 from __future__ import annotations
@@ -78,16 +78,16 @@ ISOLATION_LEVELS: Final[tuple[IsolationLevel, ...]] = ("read_uncommitted", "read
 class AsyncAdmin:
     """An admin client for asyncio: it manages topics, configs, groups, transactions and brokers.
 
-    Use it with `async with`, or call `await start()` first and `await close()` last.
-    Every method raises a `KafkaError` if the cluster refuses the request: `NotAuthorized` without an ACL,
-    `BrokerUnreachable` or `RequestTimedOut` if no broker answers, `ClientClosed` after `close()`. The method's own errors are
-    under `Raises`. Methods that take several topics, groups or partitions do all that is possible; if more than one is
-    refused, they raise `SeveralFailed`, whose `errors` has each error by name.
+    Use it with `async with`, or call `await start()` first and `await close()` last. Every method raises a
+    `KafkaError` if the cluster refuses the request: `NotAuthorized` without an ACL, `BrokerUnreachable` or
+    `RequestTimedOut` if no broker answers, `ClientClosed` after `close()`. The method's own errors are under
+    `Raises`. Methods that take several topics, groups or partitions do all that is possible; if more than one
+    is refused, they raise `SeveralFailed`, whose `errors` has each error by name.
 
     Args:
         bootstrap_servers: `host:port` of one or more brokers, as a string with commas or a sequence.
-        settings: Kafka's client settings with underscores, for example `request_timeout_ms=10_000`. The defaults are in
-            `ottla.client.settings.ClientConfig`.
+        settings: Kafka's client settings with underscores, for example `request_timeout_ms=10_000`. The
+            defaults are in `ottla.client.settings.ClientConfig`.
 
     Raises:
         SettingError: A setting has an unknown name or an invalid value.
@@ -161,7 +161,8 @@ class AsyncAdmin:
             partitions: Number of partitions. Default: the broker's `num.partitions`.
             replication_factor: Number of replicas. Default: the broker's `default.replication.factor`.
             configs: Topic configs by name. Default: none.
-            assignments: Broker ids by partition, the preferred leader first, instead of both numbers. Default: None.
+            assignments: Broker ids by partition, the preferred leader first, instead of both numbers.
+                Default: None.
             validate_only: Only check the request. Default: False.
 
         Raises:
@@ -195,7 +196,8 @@ class AsyncAdmin:
         Args:
             topic: Name of the topic.
             count: The new total.
-            assignments: Broker ids for each new partition, the preferred leader first. Default: the controller chooses.
+            assignments: Broker ids for each new partition, the preferred leader first. Default: the
+                controller chooses.
             validate_only: Only check the request. Default: False.
 
         Raises:
@@ -241,7 +243,8 @@ class AsyncAdmin:
         Args:
             times: By partition: milliseconds since 1970 UTC, or one of `EARLIEST`, `LATEST`, `MAX_TIMESTAMP`,
                 `EARLIEST_LOCAL` and `LATEST_TIERED` of `ottla.client.admin.core`.
-            isolation_level: With "read_committed", `LATEST` is the last stable offset. Default: "read_uncommitted".
+            isolation_level: With "read_committed", `LATEST` is the last stable offset. Default:
+                "read_uncommitted".
 
         Returns:
             Offset and timestamp by partition; -1 where there is no such record.
@@ -446,8 +449,8 @@ class AsyncAdmin:
 
         Args:
             partitions: Partitions. Default: all of them.
-            unclean: Elect any live replica for a partition without a leader; records may be lost. Default: False, which
-                elects the preferred leader.
+            unclean: Elect any live replica for a partition without a leader; records may be lost. Default:
+                False, which elects the preferred leader.
 
         Returns:
             The `Election` by partition: a code and a message. ELECTION_NOT_NEEDED is not a failure.
@@ -581,8 +584,8 @@ class AsyncAdmin:
 
         Args:
             groups: The group ids.
-            stable: Wait for open transactions that change these offsets (KIP-447). Default: False. Apache Kafka waits only
-                for partitions that have a committed offset or are in `partitions`.
+            stable: Wait for open transactions that change these offsets (KIP-447). Default: False. Apache
+                Kafka waits only for partitions that have a committed offset or are in `partitions`.
             partitions: Only these partitions. Default: all of them.
 
         Returns:
@@ -625,7 +628,8 @@ class AsyncAdmin:
             partitions: The partitions.
 
         Raises:
-            KafkaError: The group reads a topic (GROUP_SUBSCRIBED_TO_TOPIC) or does not exist (GROUP_ID_NOT_FOUND).
+            KafkaError: The group reads a topic (GROUP_SUBSCRIBED_TO_TOPIC) or does not exist
+                (GROUP_ID_NOT_FOUND).
         """
         await group_offsets.delete_group_offsets(self._cluster, group, partitions)
 
@@ -723,7 +727,8 @@ class AsyncAdmin:
 
         Args:
             partitions: The partitions.
-            older_than_ms: Only transactions without a write for longer, in milliseconds. Default: all of them.
+            older_than_ms: Only transactions without a write for longer, in milliseconds. Default: all of
+                them.
 
         Returns:
             The hanging transactions, for `abort_hanging_transaction`.
@@ -737,7 +742,8 @@ class AsyncAdmin:
         """Write the abort marker of a hanging transaction (KIP-664).
 
         Args:
-            hanging: A result of `find_hanging_transactions`. Aborting a live transaction would lose half of it.
+            hanging: A result of `find_hanging_transactions`. Aborting a live transaction would lose half of
+                it.
 
         Raises:
             TopicNotFound: The topic or the partition does not exist.

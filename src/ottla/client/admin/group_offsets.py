@@ -1,6 +1,7 @@
-"""How far groups have read, as the cluster knows it: the offsets they committed, how far they lag, setting that back, forgetting it.
+"""Group offset requests: committed offsets and lag, and changing or deleting committed offsets.
 
-The requests behind the methods of the same names in `client/admin/core.py`. Many groups are asked for side by side.
+The functions implement the methods of the same names in `client/admin/core.py`. Several groups are requested
+concurrently.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 #: The last versions that name topics instead of their ids.
 _COMMIT_VERSION, _FETCH_VERSION = 9, 9
-#: How many groups are asked for at the same time.
+#: How many groups are requested at the same time.
 _AT_ONCE: Final = 16
 
 Committed = dict[TopicPartition, OffsetAndMetadata]
@@ -38,7 +39,7 @@ async def group_offsets(
     stable: bool = False,
     partitions: Iterable[TopicPartition] | None = None,
 ) -> Committed:
-    """What the group has committed, for these partitions or for all; `stable`: after the transactions that are about to change it (KIP-447)."""
+    """The committed offsets of a group. `stable` waits for open transactions that change them (KIP-447)."""
     topics = (
         None
         if partitions is None
@@ -114,7 +115,7 @@ async def list_group_offsets(
 async def group_lag(cluster: Cluster, groups: Iterable[str]) -> dict[str, dict[TopicPartition, int]]:
     committed = await list_group_offsets(cluster, groups)
     known = await cluster.refresh({place.topic for places in committed.values() for place in places})
-    # What was deleted has no end any more, and its offsets outlive it for a while.
+    # Offsets of a deleted partition remain for a while, but it has no end offset.
     places = {
         place for places in committed.values() for place in places if known.partition(*place) is not None
     }
@@ -132,7 +133,7 @@ async def group_lag(cluster: Cluster, groups: Iterable[str]) -> dict[str, dict[T
 async def set_group_offsets(
     cluster: Cluster, group: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]
 ) -> None:
-    """Commit in the group's name; a group with members refuses."""
+    """Commit offsets for a group without members."""
     topics: dict[str, list[Body]] = {}
     for place, given in offsets.items():
         offset = OffsetAndMetadata(given) if isinstance(given, int) else given
@@ -156,7 +157,7 @@ async def set_group_offsets(
             if each.error_code == ErrorCode.UNKNOWN_MEMBER_ID:
                 raise refused(
                     ErrorCode.NON_EMPTY_GROUP, f"setting offsets of group {group!r}",
-                    message="it has active members, which would not notice; stop them first", broker=broker,
+                    message="the group has active members; stop them first", broker=broker,
                 )  # fmt: skip
             if each.error_code:
                 place = TopicPartition(str(topic.name), int(each.partition_index))

@@ -1,7 +1,7 @@
-"""Groups from outside: which there are, who is in them, sending members away, deleting them.
+"""Group requests: list, describe and delete groups, and remove members.
 
-The requests behind the methods of the same names in `client/admin/core.py`. A group's requests go to its coordinator; how far groups have
-read is in `group_offsets.py`.
+The functions implement the methods of the same names in `client/admin/core.py`. Requests about a group go to
+its coordinator. Committed offsets are in `group_offsets.py`.
 """
 
 from __future__ import annotations
@@ -52,16 +52,19 @@ class GroupMember:
 class GroupInfo:
     group: str
     state: str
-    #: How partitions are shared out: the assignor's name.
+    #: The name of the assignor.
     protocol: str
     coordinator: str
     members: tuple[GroupMember, ...]
-    #: "classic", or "consumer" for those of KIP-848.
+    #: "classic", or "consumer" (KIP-848).
     type: str = "classic"
 
     def __str__(self) -> str:
         how = f", {self.protocol}" if self.protocol else ""
-        head = f"group {self.group}: {self.state}, {self.type}{how}, {len(self.members)} member(s), coordinator {self.coordinator}"
+        head = (
+            f"group {self.group}: {self.state}, {self.type}{how}, {len(self.members)} member(s), "
+            f"coordinator {self.coordinator}"
+        )
         return "\n".join([head, *(f"  {member}" for member in self.members)])
 
 
@@ -102,7 +105,7 @@ async def describe_group(cluster: Cluster, group: str) -> GroupInfo:
     )
     row = answer.groups[0]
     if row.error_code in (0, ErrorCode.GROUP_ID_NOT_FOUND) and row.group_state in ("Dead", ""):
-        # It may be one of the new protocol, which is asked for in another way.
+        # It may be a group of the consumer protocol, which needs another request.
         found = await _describe_consumer_group(cluster, group)
         if found is not None:
             return found
@@ -120,7 +123,9 @@ async def describe_group(cluster: Cluster, group: str) -> GroupInfo:
 
 
 async def _describe_consumer_group(cluster: Cluster, group: str) -> GroupInfo | None:
-    """A group of KIP-848; None if it is not there, or the broker does not know of such."""
+    """Describe a group of the consumer protocol (KIP-848). None if it does not exist or the broker lacks the
+    API.
+    """
     if not (await find_coordinator(cluster, "group", group))[1].serves(ApiKey.CONSUMER_GROUP_DESCRIBE):
         return None
     answer, broker = await ask_group(
@@ -150,7 +155,7 @@ async def _describe_consumer_group(cluster: Cluster, group: str) -> GroupInfo | 
 
 
 async def remove_members(cluster: Cluster, group: str, members: Iterable[str] | None, *, reason: str) -> None:
-    """Send members away, by their ids or instances; they come back if they still run."""
+    """Remove members by member id or group instance id. Members that still run join again."""
     known = (await describe_group(cluster, group)).members
     names = {each.member_id: each for each in known} | {
         each.instance_id: each for each in known if each.instance_id
@@ -214,7 +219,7 @@ async def ask_group(
     version_max: int | None = None,
     passing: frozenset[ErrorCode] = MOVED,
 ) -> tuple[Any, str]:
-    """The answer of a group's coordinator, and its address."""
+    """The response of a group's coordinator, and its address."""
     answer, node = await ask_coordinator(
         cluster, "group", group, api_key, body, rows, version_max=version_max, passing=passing
     )
@@ -222,7 +227,9 @@ async def ask_group(
 
 
 def assigned(assignment: bytes) -> tuple[TopicPartition, ...]:
-    """The partitions in a consumer's assignment: int16 version | topics of (name, partitions) …; none if it is not one."""
+    """The partitions of a consumer's assignment: int16 version | topics of (name, partitions) …; empty if
+    malformed.
+    """
     found: list[TopicPartition] = []
     try:
         _version, count = unpack_from(">hi", assignment)

@@ -1,6 +1,7 @@
-"""The directories where brokers keep their logs: what lies where, how much room is left, and moving replicas between them.
+"""Log directory requests: replicas and disk space of each directory, and moving replicas between directories.
 
-The requests behind the methods of the same names in `client/admin/core.py`. Each broker knows its own directories alone.
+The functions implement the methods of the same names in `client/admin/core.py`. Each broker knows only its
+own directories.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class ReplicaLog:
     size_bytes: int
-    #: How far it is behind the end of the log, in offsets.
+    #: How many offsets the replica is behind the end of the log.
     offset_lag: int
-    #: It is on its way here, and another directory serves it until it has caught up.
+    #: The replica is being moved here; the other directory serves it until this one has caught up.
     is_future: bool
 
 
 @dataclass(frozen=True, slots=True)
 class LogDir:
     path: str
-    #: NONE, or why the directory is not served.
+    #: NONE, or the reason why the directory is offline.
     code: ErrorCode
-    #: Of the volume; -1 if the broker does not tell.
+    #: Size of the volume; -1 if the broker does not return it.
     total_bytes: int
     usable_bytes: int
     replicas: Mapping[TopicPartition, ReplicaLog]

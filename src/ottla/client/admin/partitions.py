@@ -1,7 +1,7 @@
-"""Where partitions are and who leads them: elections and reassignments.
+"""Leader elections and partition reassignments.
 
-The requests behind the methods of the same names in `client/admin/core.py`; all of them are the controller's to answer. An election answers
-each partition for itself, since that nothing was to be done is no failure.
+The functions implement the methods of the same names in `client/admin/core.py`. All requests go to the
+controller. An election returns a code for each partition, because ELECTION_NOT_NEEDED is not a failure.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ PREFERRED, UNCLEAN = 0, 1
 
 @dataclass(frozen=True, slots=True)
 class Election:
-    """What came of an election: `code` is NONE if there is a new leader, ELECTION_NOT_NEEDED if the right one leads."""
+    """The result of an election: `code` is NONE for a new leader, ELECTION_NOT_NEEDED if the right one leads
+    already.
+    """
 
     code: ErrorCode
     message: str | None
@@ -41,7 +43,7 @@ class Election:
 
 @dataclass(frozen=True, slots=True)
 class Reassignment:
-    """A partition on its way: all its replicas of now, those that are being added and those that will go."""
+    """A reassignment in progress: all current replicas, the added and the removed ones."""
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...]
@@ -52,7 +54,7 @@ class Reassignment:
 
     @property
     def target(self) -> tuple[int, ...]:
-        """Where it will be."""
+        """The replicas after the reassignment."""
         return tuple(node for node in self.replicas if node not in self.removing)
 
 

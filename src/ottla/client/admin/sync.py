@@ -1,4 +1,4 @@
-"""The blocking face of the admin client, `ottla.Admin`: the methods of `AsyncAdmin`, each waited for."""
+"""The blocking admin client, `ottla.Admin`: it runs each method of `AsyncAdmin` and waits for it."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ from ottla.client.settings import ClientSettings
 class Admin(BlockingClient):
     """An admin client for threads: it manages topics, configs, groups, transactions and brokers.
 
-    The constructor connects.
-    Every method raises a `KafkaError` if the cluster refuses the request: `NotAuthorized` without an ACL,
-    `BrokerUnreachable` or `RequestTimedOut` if no broker answers, `ClientClosed` after `close()`. The method's own errors are
-    under `Raises`. Methods that take several topics, groups or partitions do all that is possible; if more than one is
-    refused, they raise `SeveralFailed`, whose `errors` has each error by name.
+    The constructor connects. Every method raises a `KafkaError` if the cluster refuses the request:
+    `NotAuthorized` without an ACL, `BrokerUnreachable` or `RequestTimedOut` if no broker answers,
+    `ClientClosed` after `close()`. The method's own errors are under `Raises`. Methods that take several
+    topics, groups or partitions do all that is possible; if more than one is refused, they raise
+    `SeveralFailed`, whose `errors` has each error by name.
 
     Args:
         bootstrap_servers: `host:port` of one or more brokers, as a string with commas or a sequence.
-        settings: Kafka's client settings with underscores, for example `request_timeout_ms=10_000`. The defaults are in
-            `ottla.client.settings.ClientConfig`.
+        settings: Kafka's client settings with underscores, for example `request_timeout_ms=10_000`. The
+            defaults are in `ottla.client.settings.ClientConfig`.
 
     Raises:
         SettingError: A setting has an unknown name or an invalid value.
@@ -108,7 +108,8 @@ class Admin(BlockingClient):
             partitions: Number of partitions. Default: the broker's `num.partitions`.
             replication_factor: Number of replicas. Default: the broker's `default.replication.factor`.
             configs: Topic configs by name. Default: none.
-            assignments: Broker ids by partition, the preferred leader first, instead of both numbers. Default: None.
+            assignments: Broker ids by partition, the preferred leader first, instead of both numbers.
+                Default: None.
             validate_only: Only check the request. Default: False.
 
         Raises:
@@ -158,7 +159,8 @@ class Admin(BlockingClient):
         Args:
             topic: Name of the topic.
             count: The new total.
-            assignments: Broker ids for each new partition, the preferred leader first. Default: the controller chooses.
+            assignments: Broker ids for each new partition, the preferred leader first. Default: the
+                controller chooses.
             validate_only: Only check the request. Default: False.
 
         Raises:
@@ -214,7 +216,8 @@ class Admin(BlockingClient):
         Args:
             times: By partition: milliseconds since 1970 UTC, or one of `EARLIEST`, `LATEST`, `MAX_TIMESTAMP`,
                 `EARLIEST_LOCAL` and `LATEST_TIERED` of `ottla.client.admin.core`.
-            isolation_level: With "read_committed", `LATEST` is the last stable offset. Default: "read_uncommitted".
+            isolation_level: With "read_committed", `LATEST` is the last stable offset. Default:
+                "read_uncommitted".
 
         Returns:
             Offset and timestamp by partition; -1 where there is no such record.
@@ -277,7 +280,8 @@ class Admin(BlockingClient):
 
         Example:
             >>> from ottla.client.admin.core import Resource
-            >>> print(admin.describe_configs(Resource("topic", "orders"), ["cleanup.policy"])["cleanup.policy"])
+            >>> configs = admin.describe_configs(Resource("topic", "orders"))
+            >>> print(configs["cleanup.policy"])
             cleanup.policy=delete (default)
         """
         return self._thread.run(
@@ -462,8 +466,8 @@ class Admin(BlockingClient):
 
         Args:
             partitions: Partitions. Default: all of them.
-            unclean: Elect any live replica for a partition without a leader; records may be lost. Default: False, which
-                elects the preferred leader.
+            unclean: Elect any live replica for a partition without a leader; records may be lost. Default:
+                False, which elects the preferred leader.
 
         Returns:
             The `Election` by partition: a code and a message. ELECTION_NOT_NEEDED is not a failure.
@@ -630,8 +634,8 @@ class Admin(BlockingClient):
 
         Args:
             groups: The group ids.
-            stable: Wait for open transactions that change these offsets (KIP-447). Default: False. Apache Kafka waits only
-                for partitions that have a committed offset or are in `partitions`.
+            stable: Wait for open transactions that change these offsets (KIP-447). Default: False. Apache
+                Kafka waits only for partitions that have a committed offset or are in `partitions`.
             partitions: Only these partitions. Default: all of them.
 
         Returns:
@@ -686,7 +690,8 @@ class Admin(BlockingClient):
             partitions: The partitions.
 
         Raises:
-            KafkaError: The group reads a topic (GROUP_SUBSCRIBED_TO_TOPIC) or does not exist (GROUP_ID_NOT_FOUND).
+            KafkaError: The group reads a topic (GROUP_SUBSCRIBED_TO_TOPIC) or does not exist
+                (GROUP_ID_NOT_FOUND).
 
         Example:
             >>> tp = ottla.TopicPartition("orders", 0)
@@ -812,7 +817,8 @@ class Admin(BlockingClient):
 
         Args:
             partitions: The partitions.
-            older_than_ms: Only transactions without a write for longer, in milliseconds. Default: all of them.
+            older_than_ms: Only transactions without a write for longer, in milliseconds. Default: all of
+                them.
 
         Returns:
             The hanging transactions, for `abort_hanging_transaction`.
@@ -830,7 +836,8 @@ class Admin(BlockingClient):
         """Write the abort marker of a hanging transaction (KIP-664).
 
         Args:
-            hanging: A result of `find_hanging_transactions`. Aborting a live transaction would lose half of it.
+            hanging: A result of `find_hanging_transactions`. Aborting a live transaction would lose half of
+                it.
 
         Raises:
             TopicNotFound: The topic or the partition does not exist.

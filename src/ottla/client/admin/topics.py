@@ -1,7 +1,8 @@
-"""Topics: made, grown, looked at, deleted; and records deleted from their beginning.
+"""Topic requests: create, grow, describe and delete topics, and delete records below an offset.
 
-The requests behind the methods of the same names in `client/admin/core.py`. Of several topics those that can be done are done, whatever
-is refused; a change is waited for until the brokers tell of it, so that what comes next finds it.
+The functions implement the methods of the same names in `client/admin/core.py`. Each topic of a request
+succeeds or fails on its own. A change returns when the brokers' metadata has it, so that the next request
+finds it.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to create; -1 leaves a number to the broker's defaults.
+    """A topic to create; -1 leaves a number to the broker's default.
 
-    `assignments` places each partition on brokers, the preferred leader first, and stands in place of both numbers.
+    `assignments` has the broker ids of each partition, the preferred leader first. It replaces both numbers.
     """
 
     name: str
@@ -117,7 +118,10 @@ async def describe_topics(cluster: Cluster, names: Iterable[str]) -> dict[str, T
         code = metadata.errors.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         errors[name] = (
             TopicNotFound(
-                f"topic {name!r} does not exist", code=code, topic=name, advice="Look with `ottla topic list`"
+                f"topic {name!r} does not exist",
+                code=code,
+                topic=name,
+                advice="List the topics with `ottla topic list`",
             )
             if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             else refused(code, f"topic {name!r}", topic=name)
@@ -161,7 +165,7 @@ def _refusals(rows: Iterable[Any], what: str, broker: str) -> dict[str, KafkaErr
 
 
 async def _see(cluster: Cluster, names: set[str], *, present: bool) -> None:
-    """Wait until the brokers tell of the change, so that what comes next finds it."""
+    """Wait until the brokers' metadata has the change, so that the next request finds it."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + cluster.settings.request_timeout_ms / 1000
     attempt = 0

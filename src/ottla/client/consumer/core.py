@@ -1,8 +1,9 @@
-"""The consumer on asyncio: what callers ask of it. The fetcher keeps its buffer filled; `poll` takes records out of it.
+"""The asyncio consumer, `ottla.aio.Consumer`. The fetcher fills the buffer; `poll` takes records out of it.
 
-A consumer reads either what it is told to (`assign`) or, as a member of a group, what the group gives it (`subscribe`): then `group.py`
-keeps the membership alive in the background, and `poll` takes the steps of rebalances (`_take_step`). How far the caller is, and
-commits, belong to `progress.py`. What the blocking face needs too is written as plans (`plans.py`) and performed by both.
+A consumer reads the partitions of `assign` or, as a member of a group, the ones that the group assigns
+(`subscribe`). Then `group.py` keeps the membership alive in the background, and `poll` executes the steps of
+rebalances (`_take_step`). Positions and commits are in `progress.py`. Work that the blocking consumer shares
+is written as plans (`plans.py`), which both execute.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ from ottla.client.metadata import GroupMetadata, OffsetAndMetadata, TopicPartiti
 from ottla.client.offsets import METADATA_TIMEOUT_MS
 from ottla.client.settings import bootstrap_addresses, settings_of
 
-#: The group of consumers that subscribe without naming one (A6).
+#: The group of consumers that subscribe without a `group_id` (A6).
 DEFAULT_GROUP = "ottla"
-#: How long iteration waits in one poll; it goes on for ever.
+#: The time-out of each poll of an iteration, which never ends.
 ITERATION_POLL_MS = 1_000
 
 Taken = TypeVar("Taken")
@@ -41,13 +42,14 @@ Taken = TypeVar("Taken")
 class AsyncConsumer(SeekOperations):
     """A consumer for asyncio: it reads assigned partitions, or its share of topics as a member of a group.
 
-    Use it with `async with`, or call `await start()` first and `await close()` last.
-    Iterating over a consumer yields one record after the other, without end.
+    Use it with `async with`, or call `await start()` first and `await close()` last. Iterating over a
+    consumer yields one record after the other, without end.
 
     Args:
         bootstrap_servers: `host:port` of one or more brokers, as a string with commas or a sequence.
-        settings: Kafka's consumer settings with underscores, for example `group_id="billing"`. The defaults are in
-            `ottla.client.consumer.settings.ConsumerConfig`; docs/sdk.md explains the ones worth tuning.
+        settings: Kafka's consumer settings with underscores, for example `group_id="billing"`. The defaults
+            are in `ottla.client.consumer.settings.ConsumerConfig`; docs/sdk.md explains the ones worth
+            tuning.
 
     Raises:
         SettingError: A setting has an unknown name or an invalid value.
@@ -78,7 +80,7 @@ class AsyncConsumer(SeekOperations):
         self._progress.notify = self._notify
         self._is_woken = False
         self._is_unsubscribing = False
-        #: From the call of close on nobody polls; callbacks of its last rebalance still commit.
+        #: Set when close begins: polls are refused, but callbacks of the last rebalance may still commit.
         self._is_closing = False
         self._is_closed = False
 
@@ -110,7 +112,9 @@ class AsyncConsumer(SeekOperations):
         await perform_async(self._close_plan(timeout))
 
     def _close_plan(self, timeout: float | None = None, *, commits: bool = True) -> Plan[None]:
-        """The plan of `close`. After an exception nothing is committed: what was handed out last may not have been worked on."""
+        """The plan of `close`. After an exception nothing is committed: the last records may not be
+        processed.
+        """
         if self._is_closing:
             return
         self._is_closing = True
@@ -139,8 +143,8 @@ class AsyncConsumer(SeekOperations):
     async def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
         """Read exactly these partitions, without a group rebalance.
 
-        They start at the committed offset (with a `group_id` or an `offset_store`), else by `auto_offset_reset`.
-        A second call replaces the first. Partitions in both keep their position.
+        They start at the committed offset (with a `group_id` or an `offset_store`), else by
+        `auto_offset_reset`. A second call replaces the first. Partitions in both keep their position.
 
         Args:
             partitions: `TopicPartition`s, or pairs of topic and partition number.
@@ -154,7 +158,8 @@ class AsyncConsumer(SeekOperations):
     def _assign_plan(self, partitions: Iterable[TopicPartition]) -> Plan[None]:
         if self._group is not None:
             raise KafkaError(
-                "this consumer has subscribed, so its group assigns", advice="Call unsubscribe() first"
+                "assign() is not possible: this consumer has subscribed to topics",
+                advice="Call unsubscribe() first",
             )
         wanted = list(dict.fromkeys(TopicPartition(*tp) for tp in partitions))
         yield self._cluster.check_partitions(wanted, METADATA_TIMEOUT_MS)
@@ -189,12 +194,13 @@ class AsyncConsumer(SeekOperations):
     ) -> None:
         """Read topics as a member of the group `group_id` (without that setting: group "ottla").
 
-        A second call replaces the first. The callbacks get a list of partitions and run inside `poll`, while the rebalance
-        waits for them. They may be coroutine functions.
+        A second call replaces the first. The callbacks get a list of partitions and run inside `poll`, while
+        the rebalance waits for them. They may be coroutine functions.
 
         Args:
             topics: One topic name or several.
-            pattern: A regular expression that matches whole topic names, instead of `topics`. New topics are included.
+            pattern: A regular expression that matches whole topic names, instead of `topics`. New topics are
+                included.
             on_assigned: Called with new partitions; it may seek. Default: None.
             on_revoked: Called with partitions that are about to be revoked; it may commit. Default: None.
             on_lost: Called with partitions that other members already have. Default: `on_revoked`.
@@ -214,8 +220,8 @@ class AsyncConsumer(SeekOperations):
         if self._group is None:
             if self._buffer.partitions:
                 raise KafkaError(
-                    "this consumer has partitions by assign()",
-                    advice="Call unsubscribe() first, which gives them up",
+                    "subscribe() is not possible: this consumer has partitions by assign()",
+                    advice="Call unsubscribe() first",
                 )
             self._group = Group(
                 self._cluster, self._settings, self._coordinator, self._offsets, self._group_id, self._notify
@@ -231,7 +237,8 @@ class AsyncConsumer(SeekOperations):
         await perform_async(self._unsubscribe_plan())
 
     def _unsubscribe_plan(self, timeout: float | None = None) -> Plan[None]:
-        # The callback that is called here may itself unsubscribe or close: then it is not called again, and all is done after it.
+        # The callback may itself unsubscribe or close. Then it is not called again, and the rest is done
+        # after it.
         is_nested, self._is_unsubscribing = self._is_unsubscribing, True
         group = self._group
         deadline_ms = now_ms() + (self._settings.request_timeout_ms if timeout is None else timeout * 1000)
@@ -285,10 +292,10 @@ class AsyncConsumer(SeekOperations):
         return self._group.identity()
 
     def _committer(self) -> GroupMetadata:
-        """Who commits. A member that is out cannot, and need not ask."""
+        """The member that commits. A former member cannot commit, so no request is sent."""
         if self._group is not None and not self._group.is_member:
             raise CommitFailed(
-                f"this consumer is not in group {self._group_id!r} now, so it cannot commit",
+                f"cannot commit: this consumer is not a member of group {self._group_id!r}",
                 advice=OUT_ADVICE,
             )
         return self.group_metadata()
@@ -302,7 +309,8 @@ class AsyncConsumer(SeekOperations):
         """Commit the positions, or the given offsets, to the group or the `offset_store`.
 
         Args:
-            offsets: For each partition the next offset to read. Default: the positions of all assigned partitions.
+            offsets: For each partition the next offset to read. Default: the positions of all assigned
+                partitions.
 
         Raises:
             CommitFailed: The consumer is no longer a member of the group, or the group is rebalancing.
@@ -319,7 +327,8 @@ class AsyncConsumer(SeekOperations):
         """Commit like `commit`, without waiting for the answer.
 
         Args:
-            offsets: For each partition the next offset to read. Default: the positions of all assigned partitions.
+            offsets: For each partition the next offset to read. Default: the positions of all assigned
+                partitions.
             on_commit: Called as `on_commit(offsets, error)` inside a later `poll`. Default: None.
 
         Raises:
@@ -372,7 +381,8 @@ class AsyncConsumer(SeekOperations):
     ) -> dict[TopicPartition, list[ConsumerRecord]]:
         """Return the next records, by partition.
 
-        With `enable_auto_commit` a poll commits the records of earlier polls. Callbacks of rebalances and commits run here.
+        With `enable_auto_commit` a poll commits the records of earlier polls. Callbacks of rebalances and
+        commits run here.
 
         Args:
             timeout_ms: Milliseconds to wait for a first record. Default: 0, only buffered records.
@@ -427,7 +437,7 @@ class AsyncConsumer(SeekOperations):
             self._group.is_polling = False
 
     def _has_work(self) -> bool:
-        """Whether a poll has something to do before it takes records; from any thread."""
+        """Whether a poll has work to do before it takes records; from any thread."""
         group = self._group
         return (
             self._is_woken
@@ -437,7 +447,7 @@ class AsyncConsumer(SeekOperations):
         )
 
     def _work(self) -> Plan[None]:
-        """What a poll does before it takes records: the steps of a rebalance, commits whose time has come, bad news."""
+        """The work of a poll before it takes records: rebalance steps, commits that are due, errors."""
         self._check_open(self._is_closing)
         if self._is_woken:
             self._is_woken = False
@@ -453,7 +463,9 @@ class AsyncConsumer(SeekOperations):
         yield from self._progress.keep_up(now_ms(), self._offsets)
 
     def _take_step(self, group: Group) -> Plan[None]:
-        """One step of a rebalance. It is completed whatever the callback raises, and that reaches the caller of poll."""
+        """One step of a rebalance. It is completed even if the callback raises; the error reaches the caller
+        of poll.
+        """
         step = group.ready_step()
         if step is None:
             return
@@ -482,10 +494,10 @@ class AsyncConsumer(SeekOperations):
 
     def _check_open(self, is_closing: bool = False) -> None:
         if self._is_closed or is_closing:
-            raise ClientClosed("this consumer is closed", advice="Make a new one")
+            raise ClientClosed("this consumer is closed", advice="Create a new one")
 
     def _take(self, max_records: int | None = None) -> dict[TopicPartition, list[ConsumerRecord]]:
-        """What `poll` would give at once, from any thread."""
+        """The records that `poll` would return at once, from any thread."""
         try:
             records = self._buffer.take(max_records or self._settings.max_poll_records)
         finally:
@@ -515,7 +527,7 @@ class AsyncConsumer(SeekOperations):
         return await self._poll(self._take_columns, timeout_ms, max_records)
 
     def _take_columns(self, max_records: int | None = None) -> dict[TopicPartition, Columns]:
-        """What `poll_columns` would give at once, from any thread."""
+        """The columns that `poll_columns` would return at once, from any thread."""
         try:
             return self._buffer.take_columns(max_records)
         finally:
@@ -530,7 +542,8 @@ class AsyncConsumer(SeekOperations):
         return consumer_metrics(self._fetcher)
 
     def _pump_if_room(self) -> None:
-        # To wake the loop costs a system call and the interpreter's lock: only when there is something to fetch.
+        # Waking the loop costs a system call and the interpreter lock: do it only if there is something to
+        # fetch.
         if self._buffer.has_room:
             self._buffer.has_room = False
             self._fetcher.pump_soon()
@@ -576,17 +589,17 @@ class AsyncConsumer(SeekOperations):
     def wakeup(self) -> None:
         """Make the current poll, or the next one, raise `WakeupError`. Any thread may call it."""
         self._is_woken = True
-        # By way of the loop: a signal's handler runs in a thread that may hold the buffer's lock.
+        # Through the loop: a signal handler runs in a thread that may hold the buffer's lock.
         self._fetcher.call_soon(self._notify)
 
     def _notify(self) -> None:
-        """Wake whoever waits in a poll, from any thread."""
+        """Wake a waiting poll, from any thread."""
         with self._buffer.lock:
             self._buffer.condition.notify_all()
         self._fetcher.arrived_soon()
 
     async def _wait(self, timeout_ms: float) -> None:
-        """Wait until a poll has something to take or to do."""
+        """Wait until a poll has records to take or work to do."""
         self._fetcher.arrived.clear()
         if not self._buffer.ready and not self._has_work():
             await self._wait_for_arrival(timeout_ms)

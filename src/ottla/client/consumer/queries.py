@@ -1,4 +1,4 @@
-"""What may be asked of partitions without reading them: which there are, where they begin and end, which offset belongs to a time."""
+"""Partition queries that need no position: partitions of a topic, first and end offsets, offsets by time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ METADATA_TIMEOUT_MS = 30_000
 
 
 class OffsetQueries:
-    """The part of an asyncio consumer that needs its cluster alone."""
+    """The part of an asyncio consumer that only needs the cluster."""
 
     _cluster: Cluster
     _settings: ConsumerConfig

@@ -1,4 +1,4 @@
-"""Where a consumer is and where it goes on: seeks, pauses, positions, lag."""
+"""Seeks, pauses, positions and lag of a consumer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def now_ms() -> float:
 
 
 class SeekOperations(OffsetQueries):
-    """The part of an asyncio consumer that moves its positions."""
+    """The part of an asyncio consumer that changes its positions."""
 
     _buffer: FetchBuffer
     _fetcher: Fetcher
@@ -39,8 +39,8 @@ class SeekOperations(OffsetQueries):
         """
         if offset < 0:
             raise ValueError(
-                f"seek to offset {offset}: it must be 0 or more. For the ends of a partition there are "
-                "seek_to_beginning() and seek_to_end()"
+                f"cannot seek to offset {offset}: it must be 0 or more. For the ends of a partition use "
+                "seek_to_beginning() or seek_to_end()"
             )
         self._place(TopicPartition(*partition), offset)
         self._fetcher.pump_soon()
@@ -90,7 +90,8 @@ class SeekOperations(OffsetQueries):
 
     async def _seek_to(self, partitions: Iterable[TopicPartition], timestamp_ms: int) -> None:
         wanted = list(partitions) or list(self._buffer.partitions)
-        # To read_committed the end is where the first open transaction begins: what it commits later is not passed over.
+        # For read_committed the end is the last stable offset, so later commits of open transactions are not
+        # skipped.
         level = self._fetcher.isolation_level
         times = dict.fromkeys(wanted, timestamp_ms)
         found = await list_offsets(self._cluster, times, isolation_level=level)
@@ -151,7 +152,7 @@ class SeekOperations(OffsetQueries):
         deadline_ms = now_ms() + self._settings.default_api_timeout_ms
         self._fetcher.pump_soon()
         while True:
-            # Cleared before the look: whatever arrives behind it ends the wait.
+            # Clear before the check, so that a later arrival ends the wait.
             self._fetcher.arrived.clear()
             found = self._buffer.position(tp)
             if found is not None:
@@ -161,10 +162,10 @@ class SeekOperations(OffsetQueries):
                 raise state.error
             if now_ms() >= deadline_ms:
                 raise RequestTimedOut(
-                    f"where {tp} starts was not found out within {self._settings.default_api_timeout_ms} ms",
+                    f"the start offset of {tp} is unknown after {self._settings.default_api_timeout_ms} ms",
                     topic=tp.topic,
                     partition=tp.partition,
-                    advice="It may be deleted or without a leader: look with `ottla topic describe`",
+                    advice="It may be deleted or without a leader: check it with `ottla topic describe`",
                 )
             await self._wait_for_arrival(deadline_ms - now_ms())
 

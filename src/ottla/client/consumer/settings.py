@@ -1,4 +1,4 @@
-"""The settings of consumers: Kafka's names with underscores, their defaults, and the checks on them."""
+"""The consumer settings: Kafka's names with underscores, their defaults and their checks."""
 
 from __future__ import annotations
 
@@ -73,12 +73,12 @@ class ConsumerConfig(ClientConfig):
         if self.heartbeat_interval_ms >= self.session_timeout_ms:
             raise SettingError(
                 f"heartbeat_interval_ms ({self.heartbeat_interval_ms}) must be below session_timeout_ms "
-                f"({self.session_timeout_ms}); a third of it lets two heartbeats be lost"
+                f"({self.session_timeout_ms}); a third of it tolerates two lost heartbeats"
             )
         if self.group_remote_assignor is not None and self.group_protocol == "classic":
             raise SettingError(
-                'group_remote_assignor is of group_protocol="consumer"; classic groups have theirs '
-                "in partition_assignment_strategy"
+                'group_remote_assignor needs group_protocol="consumer"; for classic groups set '
+                "partition_assignment_strategy"
             )
 
     def _check_reading(self) -> None:

@@ -1,7 +1,8 @@
-"""The blocking face of the consumer, `ottla.Consumer`.
+"""The blocking consumer, `ottla.Consumer`.
 
-What is hot stays in the caller's thread: `poll` takes from the fetch buffer without visiting the event loop. So do the callbacks of
-rebalances and the calls into an offset store. One consumer serves one caller at a time; only `wakeup` may come from another thread.
+The hot path stays in the caller's thread: `poll` takes records from the fetch buffer without a switch to the
+event loop. Rebalance callbacks and offset store calls also run in the caller's thread. One thread at a time
+may use a consumer; only `wakeup` may be called from another one.
 """
 
 from __future__ import annotations
@@ -32,13 +33,14 @@ Result = TypeVar("Result")
 class Consumer(BlockingClient):
     """A consumer for threads: it reads assigned partitions, or its share of topics as a member of a group.
 
-    The constructor connects. Only one thread may use a consumer at a time; `wakeup` may be called from any thread.
-    Iterating over a consumer yields one record after the other, without end.
+    The constructor connects. Only one thread may use a consumer at a time; `wakeup` may be called from any
+    thread. Iterating over a consumer yields one record after the other, without end.
 
     Args:
         bootstrap_servers: `host:port` of one or more brokers, as a string with commas or a sequence.
-        settings: Kafka's consumer settings with underscores, for example `group_id="billing"`. The defaults are in
-            `ottla.client.consumer.settings.ConsumerConfig`; docs/sdk.md explains the ones worth tuning.
+        settings: Kafka's consumer settings with underscores, for example `group_id="billing"`. The defaults
+            are in `ottla.client.consumer.settings.ConsumerConfig`; docs/sdk.md explains the ones worth
+            tuning.
 
     Raises:
         SettingError: A setting has an unknown name or an invalid value.
@@ -71,12 +73,13 @@ class Consumer(BlockingClient):
     ) -> None:
         """Read topics as a member of the group `group_id` (without that setting: group "ottla").
 
-        A second call replaces the first. The callbacks get a list of partitions and run inside `poll`, while the rebalance
-        waits for them.
+        A second call replaces the first. The callbacks get a list of partitions and run inside `poll`, while
+        the rebalance waits for them.
 
         Args:
             topics: One topic name or several.
-            pattern: A regular expression that matches whole topic names, instead of `topics`. New topics are included.
+            pattern: A regular expression that matches whole topic names, instead of `topics`. New topics are
+                included.
             on_assigned: Called with new partitions; it may seek. Default: None.
             on_revoked: Called with partitions that are about to be revoked; it may commit. Default: None.
             on_lost: Called with partitions that other members already have. Default: `on_revoked`.
@@ -122,8 +125,8 @@ class Consumer(BlockingClient):
     def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
         """Read exactly these partitions, without a group rebalance.
 
-        They start at the committed offset (with a `group_id` or an `offset_store`), else by `auto_offset_reset`.
-        A second call replaces the first. Partitions in both keep their position.
+        They start at the committed offset (with a `group_id` or an `offset_store`), else by
+        `auto_offset_reset`. A second call replaces the first. Partitions in both keep their position.
 
         Args:
             partitions: `TopicPartition`s, or pairs of topic and partition number.
@@ -399,7 +402,8 @@ class Consumer(BlockingClient):
         """Commit the positions, or the given offsets, to the group or the `offset_store`.
 
         Args:
-            offsets: For each partition the next offset to read. Default: the positions of all assigned partitions.
+            offsets: For each partition the next offset to read. Default: the positions of all assigned
+                partitions.
 
         Raises:
             CommitFailed: The consumer is no longer a member of the group, or the group is rebalancing.
@@ -418,7 +422,8 @@ class Consumer(BlockingClient):
         """Commit like `commit`, without waiting for the answer.
 
         Args:
-            offsets: For each partition the next offset to read. Default: the positions of all assigned partitions.
+            offsets: For each partition the next offset to read. Default: the positions of all assigned
+                partitions.
             on_commit: Called as `on_commit(offsets, error)` inside a later `poll`. Default: None.
 
         Raises:
@@ -470,7 +475,8 @@ class Consumer(BlockingClient):
     ) -> dict[TopicPartition, list[ConsumerRecord]]:
         """Return the next records, by partition.
 
-        With `enable_auto_commit` a poll commits the records of earlier polls. Callbacks of rebalances and commits run here.
+        With `enable_auto_commit` a poll commits the records of earlier polls. Callbacks of rebalances and
+        commits run here.
 
         Args:
             timeout_ms: Milliseconds to wait for a first record. Default: 0, only buffered records.
@@ -531,7 +537,7 @@ class Consumer(BlockingClient):
         try:
             while True:
                 if self._closed:
-                    raise ClientClosed("this consumer is closed", advice="Make a new one")
+                    raise ClientClosed("this consumer is closed", advice="Create a new one")
                 if core._has_work():
                     self._perform(core._work())
                 records = take(max_records)

@@ -1,8 +1,9 @@
-"""The producer on asyncio, `ottla.aio.Producer`: what `send` does before the accumulator, and the life of the client.
+"""The asyncio producer, `ottla.aio.Producer`: the path of a record from `send` to the accumulator.
 
-A record passes interceptors, serializers and the partitioner and is appended (`try_send`, from any thread: the blocking face calls it
-too); a sender behind the accumulator does the rest. What cannot be appended now comes back as `Blocked`, and each face waits
-in its own way: for a topic that is not known yet, or for room.
+A record passes interceptors, serializers and the partitioner, and is appended to the accumulator
+(`_try_send`, which any thread may call). The sender does the rest. A record that cannot be appended comes
+back as `Blocked`; the blocking and the asyncio producer then wait, each in its own way, for the topic's
+metadata or for free `buffer_memory`.
 """
 
 from __future__ import annotations
@@ -54,7 +55,10 @@ TIMESTAMP_MS_MAX = 1 << 61
 
 
 class Blocked(NamedTuple):
-    """A record that cannot be appended now: its topic is not known (`size_bytes` 0), or there is no room for so many bytes."""
+    """A record that cannot be appended yet.
+
+    Its topic's metadata is missing (`size_bytes` is 0), or `buffer_memory` has no `size_bytes` left.
+    """
 
     topic: str
     size_bytes: int
@@ -65,8 +69,8 @@ class Blocked(NamedTuple):
 class AsyncProducer:
     """A producer for asyncio: it sends records to a cluster.
 
-    Use it with `async with`, or call `await start()` first and `await close()` last.
-    Brokers that fail later are retried until `delivery_timeout_ms`.
+    Use it with `async with`, or call `await start()` first and `await close()` last. Brokers that fail later
+    are retried until `delivery_timeout_ms`.
 
     Args:
         bootstrap_servers: `host:port` of one or more brokers, as a string with commas or a sequence.
@@ -115,11 +119,12 @@ class AsyncProducer:
         self._partitioner = settings.partitioner if callable(settings.partitioner) else None
         self._spread = spread_of(settings.partitioner)
         self._join, self._open_batches = self._accumulator.join, self._accumulator.open_batches
-        #: Of a topic: the batch that its records without a key join. Empty where more must be looked at for each of them.
+        #: By topic: the open batch for records without a key. Empty for producers that must check more per
+        #: record.
         self._sticky_batches: dict[str, ProducerBatch] = {}
         self._sticks = not self._serializes and isinstance(self._spread, Sticky) and self._partitioner is None
         self._size_bytes_max = settings.max_request_size
-        #: Queue a record, from any thread; it is chosen once, so that records that nobody intercepts pay nothing for it.
+        #: Appends a record, from any thread. Chosen once, so that producers without interceptors pay nothing.
         self._try_send = self._try_intercepted if self._interceptors else self._try
 
     async def __aenter__(self) -> AsyncProducer:
@@ -152,10 +157,11 @@ class AsyncProducer:
         Records that are not acknowledged in time fail with `ClientClosed`. A second call does nothing.
 
         Args:
-            timeout: Seconds to wait for acknowledgements. Default: until every record is acknowledged or has failed.
+            timeout: Seconds to wait for acknowledgements. Default: until every record is acknowledged or has
+                failed.
         """
         deadline_s = None if timeout is None else time.monotonic() + timeout
-        # Whoever is cancelled here waits for nothing more, and leaves nothing behind.
+        # A cancelled close waits for nothing more and leaves nothing behind.
         left_s: float | None = 0
         try:
             if self._transactions is not None and self._transactions.open:
@@ -202,8 +208,8 @@ class AsyncProducer:
             partition: Number of the partition. Default: the key or the partitioner decides.
             headers: Pairs of a name and bytes, or a mapping. Default: none.
             timestamp_ms: Milliseconds since 1970 UTC. Default: the time of the call.
-            on_delivery: Called as `on_delivery(metadata, error)` after the acknowledgement or the failure.
-                It runs on the event loop and must not block. Default: None.
+            on_delivery: Called as `on_delivery(metadata, error)` after the acknowledgement or the failure. It
+                runs on the event loop and must not block. Default: None.
 
         Returns:
             A future: await it for the `RecordMetadata`.
@@ -227,13 +233,13 @@ class AsyncProducer:
         if type(sent) is not SendFuture:
             return await self._send_later(sent)
         if not sent.index and self._sender_is_due:
-            # The sender has its turn, on this very loop.
+            # Give the sender a turn on this event loop.
             await asyncio.sleep(0)
         return sent
 
     @property
     def _sender_is_due(self) -> bool:
-        """Whether the sender should have a turn now: at every fourth batch, of which a request takes some, when as many are queued."""
+        """Whether the sender should run now: at every fourth batch, if four batches are queued."""
         accumulator = self._accumulator
         return not accumulator.made & 3 and accumulator.buffered_bytes > 4 * accumulator.limits.batch_bytes
 
@@ -277,7 +283,7 @@ class AsyncProducer:
         return True
 
     async def _find_topic(self, topic: str, timeout_s: float) -> TopicInfo:
-        """The topic, waiting for it to be made and for brokers that are away or stand still."""
+        """Return the topic's metadata. Wait for a topic that is being created and for unreachable brokers."""
         if not self._sender.started:
             raise KafkaError(
                 "this producer is not started",
@@ -291,13 +297,13 @@ class AsyncProducer:
         except TimeoutError:
             code = self._cluster.metadata.errors.get(topic)
             if code is not None and self._cluster.metadata is not before:
-                # The first Metadata request was answered, a later one was not: report what the broker answered.
+                # The first Metadata request was answered, a later one was not: report the first answer.
                 raise self._cluster.unavailable(topic, code) from None
-            # Whoever asks again may find it known.
+            # A later call may find the topic in the metadata.
             self._cluster.watch((topic,))
             self._cluster.refresh_soon()
             raise RequestTimedOut(
-                f"topic {topic!r} is not known, and no broker told of it within {timeout_s:.3g} s",
+                f"no broker returned the metadata of topic {topic!r} within {timeout_s:.3g} s",
                 topic=topic,
                 advice="The brokers may be overloaded, paused or cut off",
             ) from None
@@ -358,7 +364,7 @@ class AsyncProducer:
         on_delivery: OnDelivery | None,
     ) -> SendFuture | Blocked:
         if key is None and partition is None and type(value) is bytes:
-            # Almost every record: what follows would come to no more than this.
+            # The path of almost every record: the general path below would end in the same call.
             batch = self._sticky_batches.get(topic)
             if batch is not None and timestamp_ms is None and not headers:
                 joined = self._join(
@@ -418,7 +424,7 @@ class AsyncProducer:
             raise MessageTooLarge(
                 f"a record of {size_bytes} bytes is over max_request_size ({self._size_bytes_max})",
                 topic=topic,
-                advice="Raise max_request_size here and max.message.bytes on the topic, or send less",
+                advice="Send a smaller record, or raise max_request_size and the topic's max.message.bytes",
             )
         if spreads:
             partition = self._spread.moved(topic, partition, partitions)
@@ -431,7 +437,7 @@ class AsyncProducer:
     def _append(
         self, tp: TopicPartition, record: Record, size_bytes: int, on_delivery: OnDelivery | None
     ) -> SendFuture | Blocked:
-        """A record that begins a batch, or finds no room."""
+        """Append a record that starts a new batch."""
         appended = self._accumulator.append(tp, record, size_bytes, now_ms(), on_delivery)
         if appended is None:
             again = partial(self._append, tp, record, size_bytes, on_delivery)
@@ -444,8 +450,8 @@ class AsyncProducer:
     async def send_batch(self, topic: str, partition: int, batch: bytes | memoryview) -> SendFuture:
         """Put an encoded record batch (magic 2) into the buffer, as it is.
 
-        The producer writes its own producer id, epoch and sequence into the header. Serializers, interceptors and the
-        partitioner do not see the records.
+        The producer writes its own producer id, epoch and sequence into the header. Serializers, interceptors
+        and the partitioner do not see the records.
 
         Args:
             topic: Name of the topic.
@@ -471,7 +477,7 @@ class AsyncProducer:
                 f"a batch of {len(batch)} bytes is over max_request_size ({self._size_bytes_max})",
                 topic=topic,
                 partition=partition,
-                advice="Make smaller batches, or raise max_request_size here and max.message.bytes on the topic",
+                advice="Send smaller batches, or raise max_request_size and the topic's max.message.bytes",
             )
         known = self._cluster.metadata.topics.get(topic)
         if known is None:
@@ -485,7 +491,7 @@ class AsyncProducer:
         self._sender.wake()
         return sent
 
-    # Beside sending
+    # Other than sending
 
     async def flush(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 (as the blocking face has it)
         """Wait until every record that was sent before is acknowledged or has failed.
@@ -535,8 +541,8 @@ class AsyncProducer:
     async def renew(self) -> None:
         """Initialize the transactional id again, between two transactions.
 
-        Every other producer of the id is fenced, as by a new producer. A producer that was fenced can continue after this
-        call. Use it for producers that share an id and take turns.
+        Every other producer of the id is fenced, as by a new producer. A producer that was fenced can
+        continue after this call. Use it for producers that share an id and take turns.
 
         Raises:
             TransactionMisused: The producer has no `transactional_id`, or a transaction is open.
@@ -560,7 +566,8 @@ class AsyncProducer:
         After `RequestTimedOut` call it again: the second call returns the outcome of the first.
 
         Raises:
-            TransactionAbortable: A part of the transaction failed. Call `abort()`, then run the transaction again.
+            TransactionAbortable: A part of the transaction failed. Call `abort()`, then run the transaction
+                again.
             ProducerFenced: A newer producer uses the `transactional_id`.
             RequestTimedOut: The coordinator does not answer within `max_block_ms`.
             TransactionMisused: No transaction is open.
@@ -589,7 +596,8 @@ class AsyncProducer:
             group: `consumer.group_metadata()`, so that a member outside the group is refused; or a group id.
 
         Raises:
-            TransactionAbortable: The group refuses the offsets. Call `abort()`, then run the transaction again.
+            TransactionAbortable: The group refuses the offsets. Call `abort()`, then run the transaction
+                again.
             ProducerFenced: A newer producer uses the `transactional_id`.
             TransactionMisused: No transaction is open.
         """
@@ -622,7 +630,7 @@ class AsyncProducer:
         await self._commit_or_abort()
 
     async def _commit_or_abort(self) -> None:
-        """Commit; if a part of it failed, abort and raise what failed."""
+        """Commit. If a part of the transaction failed, abort it and raise that error."""
         transactions = self._transactional()
         try:
             await transactions.commit()
@@ -631,7 +639,7 @@ class AsyncProducer:
                 try:
                     await transactions.abort()
                 except KafkaError as worse:
-                    # That the producer is fenced says more than that a part of the transaction failed for it.
+                    # A fenced producer is the more important error.
                     if isinstance(error, KafkaError):
                         raise worse from error
             raise
@@ -639,13 +647,13 @@ class AsyncProducer:
     def _transactional(self) -> Transactions:
         if self._transactions is None:
             raise TransactionMisused(
-                "this producer has no transactions", advice="Make it with a transactional_id"
+                "this producer has no transactional_id", advice="Set transactional_id to use transactions"
             )
         return self._transactions
 
 
 def _of(blocked: Blocked, record: ProducerRecord) -> Blocked:
-    """The same, with the record that interceptors shall hear of if it fails."""
+    """The same `Blocked`, with the record for the interceptors if it fails later."""
 
     def again() -> SendFuture | Blocked:
         sent = blocked.again()
@@ -661,14 +669,14 @@ def _serialized(serializer: Serializer | None, topic: str, thing: Any, what: str
         made: Any = serializer(topic, thing)
         if isinstance(made, (bytes, bytearray, memoryview)):
             return bytes(made)
-        reason: Exception = TypeError(f"it made {type(made).__name__} of it, not bytes")
+        reason: Exception = TypeError(f"it returned {type(made).__name__}, not bytes")
     except Exception as error:
         reason = error
     name = getattr(serializer, "__name__", repr(serializer)).strip("_")
     raise SerializationError(
         f"{what}_serializer {name} cannot serialize a {type(thing).__name__} for topic {topic!r}: {reason}",
         topic=topic,
-        advice=f"Give it a {what} that it knows, or set another {what}_serializer",
+        advice=f"Send a {what} that it supports, or set another {what}_serializer",
     ) from reason
 
 

@@ -1,7 +1,7 @@
-"""The blocking face of the producer, `ottla.Producer`.
+"""The blocking producer, `ottla.Producer`.
 
-What is hot stays in the caller's thread: `send` appends to the accumulator without visiting the event loop. Any number of
-threads may share one.
+The hot path stays in the caller's thread: `send` appends to the accumulator without a switch to the event
+loop.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ottla.client.producer.settings import ProducerSettings
 
 __all__ = ["Producer", "RecordMetadata"]
 
-#: How long a program that ends without `close()` waits for the records that it left.
+#: How long a program that ends without `close()` waits for its buffered records.
 EXIT_S_MAX = 5.0
 
 logger = logging.getLogger(__name__)
@@ -34,9 +34,9 @@ logger = logging.getLogger(__name__)
 class Producer(BlockingClient):
     """A producer for threads: it sends records to a cluster.
 
-    One producer may be shared by any number of threads. A background thread sends the batches.
-    The constructor connects. A forked child cannot use its parent's producer.
-    Brokers that fail later are retried until `delivery_timeout_ms`.
+    One producer may be shared by any number of threads. A background thread sends the batches. The
+    constructor connects. A forked child cannot use its parent's producer. Brokers that fail later are retried
+    until `delivery_timeout_ms`.
 
     Args:
         bootstrap_servers: `host:port` of one or more brokers, as a string with commas or a sequence.
@@ -85,8 +85,8 @@ class Producer(BlockingClient):
             partition: Number of the partition. Default: the key or the partitioner decides.
             headers: Pairs of a name and bytes, or a mapping. Default: none.
             timestamp_ms: Milliseconds since 1970 UTC. Default: the time of the call.
-            on_delivery: Called as `on_delivery(metadata, error)` after the acknowledgement or the failure.
-                It runs on the producer's thread and must not block. Default: None.
+            on_delivery: Called as `on_delivery(metadata, error)` after the acknowledgement or the failure. It
+                runs on the producer's thread and must not block. Default: None.
 
         Returns:
             A future: `result(timeout)` waits for the acknowledgement and returns the `RecordMetadata`.
@@ -123,7 +123,7 @@ class Producer(BlockingClient):
                 if not blocked.size_bytes:
                     thread.run(core._find_topic(blocked.topic, left_s))
                 elif thread.is_current or not core._accumulator.wait_for_room(blocked.size_bytes, left_s):
-                    # A callback runs on the thread that makes room: it would wait for itself.
+                    # A callback runs on the thread that frees memory: it would wait for itself.
                     raise buffer_full(0 if thread.is_current else block_s)
                 blocked = blocked.again()
             except Exception as error:
@@ -135,8 +135,8 @@ class Producer(BlockingClient):
     def send_batch(self, topic: str, partition: int, batch: bytes | memoryview) -> SendFuture:
         """Put an encoded record batch (magic 2) into the buffer, as it is.
 
-        The producer writes its own producer id, epoch and sequence into the header. Serializers, interceptors and the
-        partitioner do not see the records.
+        The producer writes its own producer id, epoch and sequence into the header. Serializers, interceptors
+        and the partitioner do not see the records.
 
         Args:
             topic: Name of the topic.
@@ -215,8 +215,8 @@ class Producer(BlockingClient):
     def renew(self) -> None:
         """Initialize the transactional id again, between two transactions.
 
-        Every other producer of the id is fenced, as by a new producer. A producer that was fenced can continue after this
-        call. Use it for producers that share an id and take turns.
+        Every other producer of the id is fenced, as by a new producer. A producer that was fenced can
+        continue after this call. Use it for producers that share an id and take turns.
 
         Raises:
             TransactionMisused: The producer has no `transactional_id`, or a transaction is open.
@@ -250,7 +250,8 @@ class Producer(BlockingClient):
         After `RequestTimedOut` call it again: the second call returns the outcome of the first.
 
         Raises:
-            TransactionAbortable: A part of the transaction failed. Call `abort()`, then run the transaction again.
+            TransactionAbortable: A part of the transaction failed. Call `abort()`, then run the transaction
+                again.
             ProducerFenced: A newer producer uses the `transactional_id`.
             RequestTimedOut: The coordinator does not answer within `max_block_ms`.
             TransactionMisused: No transaction is open.
@@ -293,7 +294,8 @@ class Producer(BlockingClient):
             group: `consumer.group_metadata()`, so that a member outside the group is refused; or a group id.
 
         Raises:
-            TransactionAbortable: The group refuses the offsets. Call `abort()`, then run the transaction again.
+            TransactionAbortable: The group refuses the offsets. Call `abort()`, then run the transaction
+                again.
             ProducerFenced: A newer producer uses the `transactional_id`.
             TransactionMisused: No transaction is open.
 
@@ -338,7 +340,8 @@ class Producer(BlockingClient):
         Records that are not acknowledged in time fail with `ClientClosed`. A second call does nothing.
 
         Args:
-            timeout: Seconds to wait for acknowledgements. Default: until every record is acknowledged or has failed.
+            timeout: Seconds to wait for acknowledgements. Default: until every record is acknowledged or has
+                failed.
 
         Example:
             >>> producer = ottla.Producer(broker.address)
@@ -356,9 +359,9 @@ _open_producers: weakref.WeakSet[Producer] = weakref.WeakSet()
 
 @atexit.register
 def _send_what_is_left() -> None:
-    """The thread that sends is a daemon: without this, records of a program that forgot `close()` would be lost in silence."""
+    """Send the buffered records of a program that did not call `close()`: the sending thread is a daemon."""
     for producer in list(_open_producers):
-        # In a forked child it is none: there the parent sends them.
+        # In a forked child the core is not an AsyncProducer: the parent sends the records.
         core: object = producer._core
         if producer._closed or not isinstance(core, AsyncProducer) or not core._accumulator.buffered_bytes:
             continue
@@ -366,4 +369,4 @@ def _send_what_is_left() -> None:
         producer.close(EXIT_S_MAX)
         failed = core.metrics().records_failed - before
         if failed:
-            logger.warning("the program ended without close() of a producer: %d record(s) failed", failed)
+            logger.warning("the program ended without closing a producer: %d record(s) failed", failed)
