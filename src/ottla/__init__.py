@@ -1,4 +1,4 @@
-"""ottla: a distributed message engine that speaks the Kafka wire protocol, with its broker, clients and tools.
+"""ottla: a message broker that speaks the Kafka protocol, with Python clients and command line tools.
 
     import ottla
 
@@ -6,7 +6,7 @@
         with ottla.Producer(broker.address) as producer:
             producer.send("orders", b"value", key=b"k").result().offset
 
-The names below are loaded when they are first used, so that `import ottla` costs nothing.
+The public names are imported on first use, so that `import ottla` takes no time.
 """
 
 from __future__ import annotations

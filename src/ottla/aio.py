@@ -1,7 +1,8 @@
-"""The clients on asyncio: the same names and methods as `ottla.Producer`, `ottla.Consumer` and `ottla.Admin`, with await.
+"""The clients for asyncio: the methods of `ottla.Producer`, `ottla.Consumer` and `ottla.Admin`, with `await`.
 
 async with ottla.aio.Producer("127.0.0.1:9092") as producer:
-    await (await producer.send("orders", b"value"))
+    sent = await producer.send("orders", b"value")
+    print((await sent).offset)
 """
 
 from ottla.client.admin.core import AsyncAdmin as Admin

@@ -1,4 +1,7 @@
-"""What can go wrong for a client, to catch by name: `except ottla.errors.TopicNotFound`. All but `SettingError` are `ottla.KafkaError`."""
+"""The errors of the SDK, to catch by name: `except ottla.errors.TopicNotFound`.
+
+Every error but `SettingError` is a `ottla.KafkaError`.
+"""
 
 from ottla.client.errors import (
     AuthenticationFailed,

@@ -1,6 +1,7 @@
-"""Stores for a consumer's offsets outside Kafka, in one transaction with what was made of the records: `offset_store=`.
+"""Offset stores: keep a consumer's offsets in the database of its results, and commit both in one transaction.
 
-SQLite needs nothing; the others need the driver of their database (`pip install 'ottla[stores]'`). One's own has three methods: `OffsetStore`.
+Pass a store as `offset_store=`. `SQLiteOffsets` needs no driver; for the others run `pip install 'ottla[stores]'`.
+A store of your own implements the three methods of `OffsetStore`.
 """
 
 from ottla.client.consumer.stores.mysql import MySQLOffsets

@@ -159,7 +159,7 @@ def test_an_aborted_transaction_is_not_read_and_its_producer_is_fenced(
         producer.commit_transaction(PATIENCE_S)
     assert caught.value.args[0].fatal()
     again = run("txn", "abort", name)
-    assert again.code == 1 and "it has none" in again.err
+    assert again.code == 1 and "it has no open transaction" in again.err
 
 
 def test_a_description_creates_no_transactional_id(run: Run) -> None:

@@ -1,5 +1,5 @@
 from ottla.client.backoff import Reconnects, doubled_ms
-from ottla.client.settings import Client
+from ottla.client.settings import ClientConfig
 
 
 def test_waits_double_up_to_the_most() -> None:
@@ -8,7 +8,9 @@ def test_waits_double_up_to_the_most() -> None:
 
 
 def test_an_address_that_fails_waits_longer_each_time_and_not_at_all_when_it_was_reached() -> None:
-    waits = Reconnects(Client(reconnect_backoff_ms=50, reconnect_backoff_max_ms=200), lambda low, high: 1.0)
+    waits = Reconnects(
+        ClientConfig(reconnect_backoff_ms=50, reconnect_backoff_max_ms=200), lambda low, high: 1.0
+    )
     found = []
     for now_s in (10.0, 11.0, 12.0, 13.0):
         waits.failed("a", now_s)

@@ -14,7 +14,7 @@ def test_the_first_is_told_at_once_and_the_others_are_counted(caplog: pytest.Log
     complaints.warn("a", "a is away", SILENCE_S + 2)
     assert [record.getMessage() for record in caplog.records] == [
         "a is away",
-        "a is away (and 2 more times since it was last told)",
+        "a is away (and 2 more times since it was last logged)",
         "b is away",
         "a is away",
     ]

@@ -13,7 +13,7 @@ from ottla.client.errors import (
     RequestTimedOut,
     UnsupportedVersion,
 )
-from ottla.client.settings import Client
+from ottla.client.settings import ClientConfig
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -47,7 +47,7 @@ def split(address: str) -> tuple[str, int]:
 
 def test_requests_are_answered_in_order_and_versions_negotiated(ottla_address: str) -> None:
     async def body() -> None:
-        connection = await BrokerConnection.open(*split(ottla_address), Client())
+        connection = await BrokerConnection.open(*split(ottla_address), ClientConfig())
         assert connection.versions[0][1] >= 9
         answers = [connection.send(3, {"topics": ()}) for _ in range(20)]
         assert all([(await answer).brokers for answer in answers])
@@ -63,17 +63,17 @@ def test_requests_are_answered_in_order_and_versions_negotiated(ottla_address: s
 
 def test_a_refused_connection_names_the_address_and_says_what_to_do(free_port: int) -> None:
     with pytest.raises(BrokerUnreachable, match=rf"127\.0\.0\.1:{free_port}: connection refused.*ottla up"):
-        asyncio.run(BrokerConnection.open("127.0.0.1", free_port, Client()))
+        asyncio.run(BrokerConnection.open("127.0.0.1", free_port, ClientConfig()))
 
 
 def test_a_refused_name_with_several_addresses_is_explained_too(free_port: int) -> None:
     with pytest.raises(BrokerUnreachable, match="connection refused"):
-        asyncio.run(BrokerConnection.open("localhost", free_port, Client()))
+        asyncio.run(BrokerConnection.open("localhost", free_port, ClientConfig()))
 
 
 def test_a_name_that_does_not_resolve_is_explained() -> None:
     with pytest.raises(BrokerUnreachable, match="does not resolve"):
-        asyncio.run(BrokerConnection.open("no-such-host.invalid", 9092, Client()))
+        asyncio.run(BrokerConnection.open("no-such-host.invalid", 9092, ClientConfig()))
 
 
 def test_a_peer_of_another_protocol_is_told() -> None:
@@ -85,7 +85,7 @@ def test_a_peer_of_another_protocol_is_told() -> None:
     async def body() -> None:
         async with peer(web) as port:
             with pytest.raises(NotKafka, match="not the Kafka protocol"):
-                await BrokerConnection.open("127.0.0.1", port, Client())
+                await BrokerConnection.open("127.0.0.1", port, ClientConfig())
 
     asyncio.run(body())
 
@@ -97,7 +97,7 @@ def test_a_peer_that_hangs_up_at_once_is_explained() -> None:
     async def body() -> None:
         async with peer(rude) as port:
             with pytest.raises(BrokerUnreachable, match="TLS"):
-                await BrokerConnection.open("127.0.0.1", port, Client())
+                await BrokerConnection.open("127.0.0.1", port, ClientConfig())
 
     asyncio.run(body())
 
@@ -109,7 +109,7 @@ def test_a_peer_that_never_answers_times_out() -> None:
     async def body() -> None:
         async with peer(silent) as port:
             with pytest.raises(RequestTimedOut, match=r"api_versions within 0\.05 s"):
-                await BrokerConnection.open("127.0.0.1", port, Client(request_timeout_ms=50))
+                await BrokerConnection.open("127.0.0.1", port, ClientConfig(request_timeout_ms=50))
 
     asyncio.run(body())
 
@@ -128,7 +128,7 @@ def test_an_older_broker_is_asked_again_in_its_own_version() -> None:
 
     async def body() -> None:
         async with peer(old) as port:
-            connection = await BrokerConnection.open("127.0.0.1", port, Client())
+            connection = await BrokerConnection.open("127.0.0.1", port, ClientConfig())
             assert connection.versions == {18: (0, 0)}
             connection.close()
 
@@ -138,7 +138,7 @@ def test_an_older_broker_is_asked_again_in_its_own_version() -> None:
 
 def test_a_lost_connection_fails_whoever_waits(ottla_address: str) -> None:
     async def body() -> None:
-        connection = await BrokerConnection.open(*split(ottla_address), Client())
+        connection = await BrokerConnection.open(*split(ottla_address), ClientConfig())
         assert connection._transport is not None
         answer = connection.send(3, {"topics": ()})
         connection._transport.abort()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ottla.client.consumer.settings import Consuming
+from ottla.client.consumer.settings import ConsumerConfig
 from ottla.client.errors import SettingError
 from ottla.client.properties import settings_from
 
@@ -53,6 +53,6 @@ def test_mistakes_are_told(given: dict[str, str], message: str) -> None:
 
 def test_each_kind_of_client_has_its_own() -> None:
     given = {"max.poll.records": "7", "enable.auto.commit": "false"}
-    assert settings_from(given, Consuming) == {"max_poll_records": 7, "enable_auto_commit": False}
+    assert settings_from(given, ConsumerConfig) == {"max_poll_records": 7, "enable_auto_commit": False}
     with pytest.raises(SettingError, match="unknown setting"):
         settings_from(given)

@@ -23,7 +23,7 @@ from ottla.client.errors import (
     RequestTimedOut,
     TopicNotFound,
 )
-from ottla.client.settings import Client
+from ottla.client.settings import ClientConfig
 from ottla.server.embedded import Broker
 from tests.admin_tour import until
 from tests.client.gate import Gate, gated
@@ -117,7 +117,7 @@ def test_a_broker_that_has_answered_before_is_said_to_be_down() -> None:
     with Broker() as broker, ottla.Admin(broker.address) as admin:
         broker.close()
         # A request that is written before the client sees the end of the connection fails with ConnectionLost.
-        until(lambda: not admin._core.cluster.pool.open_by_load(), "the end of the connection")
+        until(lambda: not admin._core._cluster.pool.open_by_load(), "the end of the connection")
         with pytest.raises(BrokerUnreachable, match=r"broker 1: cannot reach.*may be down or restarting"):
             admin.create_topic("t", 1)
 
@@ -131,7 +131,7 @@ def test_a_missing_topic_is_reported_although_a_later_metadata_request_has_no_an
         with pytest.raises(TopicNotFound, match="ottla topic create"):
             producer.send("nowhere", b"v")
         # A topic that no answer names may exist.
-        with pytest.raises(RequestTimedOut, match="no broker told of it"):
+        with pytest.raises(RequestTimedOut, match="no broker returned the metadata"):
             producer.send("elsewhere", b"v")
 
 
@@ -151,7 +151,7 @@ def test_one_live_bootstrap_address_is_enough(ottla_address: str, free_port: int
 def test_a_server_that_never_answers_is_named(free_port: int) -> None:
     with listener(b"") as (address, _):
         for settings in ({}, {"security_protocol": "SSL"}):
-            with pytest.raises(RequestTimedOut, match=rf"{address} took the connection.*within 0\.2 s"):
+            with pytest.raises(RequestTimedOut, match=rf"{address} accepted the connection.*within 0\.2 s"):
                 ottla.Admin(address, socket_connection_setup_timeout_ms=200, **settings)  # type: ignore[arg-type]
 
 
@@ -188,7 +188,7 @@ def test_a_dead_broker_is_not_dialled_in_a_storm() -> None:
             from ottla.client.pool import Pool
 
             host, _, port = address.rpartition(":")
-            pool = Pool(Client(reconnect_backoff_ms=50, reconnect_backoff_max_ms=400))
+            pool = Pool(ClientConfig(reconnect_backoff_ms=50, reconnect_backoff_max_ms=400))
             deadline = time.monotonic() + 1.5
 
             async def insist() -> None:
@@ -221,7 +221,7 @@ def test_a_name_with_several_addresses_has_them_all_tried(
     monkeypatch.setattr(socket, "getaddrinfo", several)
 
     async def body() -> None:
-        connection = await BrokerConnection.open("several.example", 9092, Client())
+        connection = await BrokerConnection.open("several.example", 9092, ClientConfig())
         connection.close()
         await connection.wait_closed(5)
 
@@ -232,7 +232,7 @@ def test_sockets_are_set_up_as_the_settings_say(ottla_address: str) -> None:
     host, _, port = ottla_address.rpartition(":")
 
     async def body() -> None:
-        settings = Client(send_buffer_bytes=40_000, receive_buffer_bytes=50_000)
+        settings = ClientConfig(send_buffer_bytes=40_000, receive_buffer_bytes=50_000)
         connection = await BrokerConnection.open(host, int(port), settings)
         assert connection._transport is not None
         sock = connection._transport.get_extra_info("socket")
@@ -300,7 +300,7 @@ if child == 0:
         try:
             use()
         except ClientClosed as error:
-            told += "forked" in str(error) and "a new one" in str(error)
+            told += "before a fork" in str(error) and "a new one" in str(error)
     for each in (producer, consumer, admin):
         each.close()
     os._exit(0 if told == 4 else 1)
@@ -344,6 +344,6 @@ def test_a_client_that_is_used_on_another_loop_says_so(ottla_address: str) -> No
     loop = asyncio.new_event_loop()
     loop.run_until_complete(admin.start())
     with pytest.raises(ClientClosed, match="another event loop"):
-        asyncio.run(admin.cluster.pool.reach(("127.0.0.1", 1)))
+        asyncio.run(admin._cluster.pool.reach(("127.0.0.1", 1)))
     loop.run_until_complete(admin.close())
     loop.close()

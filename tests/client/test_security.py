@@ -25,7 +25,7 @@ from ottla.client.errors import (
     TlsFailed,
 )
 from ottla.client.sasl.oauthbearer import OAuthToken
-from ottla.client.settings import Client
+from ottla.client.settings import ClientConfig
 from tests.client.gate import Gate, Sasl, gated
 
 USER = {"sasl_username": "alice", "sasl_password": "alice-secret"}
@@ -292,7 +292,7 @@ def test_a_mechanism_that_is_not_offered_is_told_with_those_that_are() -> None:
 
 
 def test_a_broker_without_sasl_is_told(ottla_address: str) -> None:
-    with pytest.raises(AuthenticationFailed, match="without SASL"):
+    with pytest.raises(AuthenticationFailed, match="has no SASL"):
         ottla.Admin(ottla_address, sasl_mechanism="PLAIN", **SASL)
 
 
@@ -330,7 +330,7 @@ def test_a_renewal_that_goes_wrong_in_another_way_keeps_nobody_waiting(
 
         def renew() -> None:
             while True:
-                admin._thread.run(admin._core.cluster.refresh(()), 10)
+                admin._thread.run(admin._core._cluster.refresh(()), 10)
 
         with pytest.raises((KafkaError, ValueError), match="out of order"):
             renew()
@@ -382,9 +382,9 @@ def test_a_renewal_that_fails_closes_the_connection_and_is_told() -> None:
         ({"security_protocol": "SASL_SSL", "sasl_mechanism": "OAUTHBEARER"}, "needs sasl_oauth_token_provider"),
         ({"sasl_username": "x"}, "PLAINTEXT does not use it"),
         ({"ssl_cafile": "x"}, "PLAINTEXT does not use it"),
-        ({"security_protocol": "SSL", "ssl_keyfile": "x"}, "without ssl_certfile"),
+        ({"security_protocol": "SSL", "ssl_keyfile": "x"}, "needs ssl_certfile"),
         ({"security_protocol": "SSL", "ssl_context": "x"}, "must be an ssl.SSLContext"),
-        ({"security_protocol": "SSL", "ssl_context": ssl.create_default_context(), "ssl_cafile": "x"}, "replaces it"),
+        ({"security_protocol": "SSL", "ssl_context": ssl.create_default_context(), "ssl_cafile": "x"}, "cannot be combined"),
         ({"security_protocol": "SSL", "ssl_cafile": "/nowhere/ca.pem"}, "ssl_cafile /nowhere/ca.pem: no such file"),
         ({"security_protocol": "SSL", "ssl_certfile": "/nowhere/c.pem"}, "/nowhere/c.pem: no such file"),
     ],
@@ -416,7 +416,7 @@ def test_an_encrypted_key_without_its_password_is_explained(authority: trustme.C
 
 
 def test_secrets_are_not_in_the_repr() -> None:
-    settings = Client(
+    settings = ClientConfig(
         security_protocol="SASL_SSL", sasl_mechanism="PLAIN", sasl_username="alice", sasl_password="alice-secret",
         ssl_certfile="c", ssl_keyfile="k", ssl_password="key-secret",
     )  # fmt: skip

@@ -11,9 +11,9 @@ from ottla.client.producer import settings as producer_settings
 @pytest.mark.parametrize(
     ("typed", "kind"),
     [
-        (settings.ClientSettings, settings.Client),
-        (producer_settings.ProducerSettings, producer_settings.Producing),
-        (consumer_settings.ConsumerSettings, consumer_settings.Consuming),
+        (settings.ClientSettings, settings.ClientConfig),
+        (producer_settings.ProducerSettings, producer_settings.ProducerConfig),
+        (consumer_settings.ConsumerSettings, consumer_settings.ConsumerConfig),
     ],
 )
 def test_type_checkers_know_the_same_names_as_the_code(typed: type, kind: type) -> None:
@@ -24,7 +24,7 @@ def test_type_checkers_know_the_same_names_as_the_code(typed: type, kind: type) 
 
 def test_an_unknown_name_is_refused_with_the_nearest() -> None:
     with pytest.raises(SettingError, match="did you mean linger_ms"):
-        settings.settings_of(producer_settings.Producing, {"linger.ms": 5})
+        settings.settings_of(producer_settings.ProducerConfig, {"linger.ms": 5})
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_an_unknown_name_is_refused_with_the_nearest() -> None:
 )
 def test_a_wrong_value_is_refused_by_name(given: dict[str, object]) -> None:
     with pytest.raises(SettingError, match=next(iter(given)) if len(given) == 1 else "enable_idempotence"):
-        settings.settings_of(producer_settings.Producing, given)
+        settings.settings_of(producer_settings.ProducerConfig, given)
 
 
 @pytest.mark.parametrize(
@@ -59,17 +59,17 @@ def test_a_wrong_value_is_refused_by_name(given: dict[str, object]) -> None:
 )
 def test_what_cannot_be_of_a_producer_is_refused(given: dict[str, object], name: str) -> None:
     with pytest.raises(SettingError, match=name):
-        settings.settings_of(producer_settings.Producing, given)
+        settings.settings_of(producer_settings.ProducerConfig, given)
 
 
 def test_without_idempotence_any_number_may_be_in_flight() -> None:
-    assert producer_settings.Producing(acks=1, max_in_flight_requests_per_connection=20)
+    assert producer_settings.ProducerConfig(acks=1, max_in_flight_requests_per_connection=20)
 
 
 def test_idempotence_follows_acks_unless_said() -> None:
-    assert producer_settings.Producing().idempotent
-    assert not producer_settings.Producing(acks=1).idempotent
-    assert not producer_settings.Producing(enable_idempotence=False).idempotent
+    assert producer_settings.ProducerConfig().idempotent
+    assert not producer_settings.ProducerConfig(acks=1).idempotent
+    assert not producer_settings.ProducerConfig(enable_idempotence=False).idempotent
 
 
 def test_bootstrap_addresses() -> None:

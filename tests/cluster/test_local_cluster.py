@@ -112,7 +112,9 @@ def test_a_cluster_is_shown_in_one_table_and_stopped_by_one_signal(tmp_path: Pat
     # The folders in it look like partitions of a topic "broker": no broker alone may touch them.
     alone = BrokerProcess(tmp_path / "data", 0).spawn()
     assert alone.end() == 1
-    assert f"{tmp_path / 'data'} is the directory of a local cluster: start it with --brokers 3" in alone.words
+    assert (
+        f"{tmp_path / 'data'} is the directory of a local cluster: start it with --brokers 3" in alone.words
+    )
 
 
 def test_a_broker_that_dies_is_told_of_and_left_dead(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ class SdkReader:
 
     def wait_for_source(self, wanted: int) -> None:
         deadline = time.monotonic() + PATIENCE_S
-        fetcher = self._consumer._core.fetcher
+        fetcher = self._consumer._core._fetcher
         (partition,) = fetcher.buffer.partitions.values()
         while (source := fetcher._node(partition, time.monotonic() * 1000)) is None or source.id != wanted:
             assert time.monotonic() < deadline, f"it reads from {source}, not from {wanted}"

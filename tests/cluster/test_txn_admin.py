@@ -85,11 +85,11 @@ def test_an_abort_goes_on_when_a_leader_is_back(shared: RunningCluster) -> None:
     shared.kill(ONLY_ON)
     try:
         with ottla.Admin(shared.bootstrap) as admin:
-            with pytest.raises(KafkaError, match="that goes on by itself"):
+            with pytest.raises(KafkaError, match="the coordinator continues the abort by itself"):
                 admin.abort_transaction(topic)
             info = admin.describe_transactions([topic])[topic]
             assert (info.state, info.partitions) == ("PrepareAbort", (place,))
-            with pytest.raises(KafkaError, match="its end is decided"):
+            with pytest.raises(KafkaError, match="it is already ending"):
                 admin.abort_transaction(topic)
     finally:
         shared.restart(ONLY_ON)

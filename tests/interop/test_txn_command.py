@@ -125,7 +125,7 @@ def test_transactions_of_kafka(kafka: Process) -> None:
     told(kafka, "abort", "--topic", TOPIC, "--partition", "0", "--start-offset", "1")
     assert read(kafka.address, "read_committed") == ["behind"]
     assert told(kafka, "list", "--hanging", "--older-than", "0ms") == []
-    assert "Look with" in ottla(kafka, "abort", "nobody", code=4).errors
+    assert "List the ids with" in ottla(kafka, "abort", "nobody", code=4).errors
 
     # The markers of its coordinator still count.
     again = begin(kafka, "ghost", b"again")

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ottla.client.consumer.settings import Consuming
-from ottla.client.producer.settings import Producing
+from ottla.client.consumer.settings import ConsumerConfig
+from ottla.client.producer.settings import ProducerConfig
 from tests.docs_examples import DOCS, programs
 
 SDK = DOCS / "sdk.md"
@@ -34,6 +34,6 @@ def test_the_settings_and_errors_that_the_page_names_are_there() -> None:
     text = SDK.read_text()
     rows = re.findall(r"^\| (`[^|]*) \|", text, re.MULTILINE)
     names = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
-    known = {*Producing.__dataclass_fields__, *Consuming.__dataclass_fields__}
+    known = {*ProducerConfig.__dataclass_fields__, *ConsumerConfig.__dataclass_fields__}
     errors = {*vars(ottla.client.errors), PoisonRecord.__name__}
     assert len(names) > 30 and names <= known | errors, names - known - errors

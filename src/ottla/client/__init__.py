@@ -1,5 +1,6 @@
-"""The Python SDK: connection, metadata, producer, consumer and admin on asyncio, and a blocking face over them.
+"""The Python SDK: asyncio clients for producing, consuming and administration, and blocking clients on top of
+them.
 
-It works against any broker that speaks the Kafka protocol and imports nothing of this broker's own rooms. People
-reach it through `ottla.Producer`, `ottla.Consumer` and `ottla.Admin`.
+It works with every broker that speaks the Kafka protocol and imports nothing of this broker. Users import
+`ottla.Producer`, `ottla.Consumer` and `ottla.Admin`.
 """

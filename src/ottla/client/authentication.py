@@ -1,7 +1,8 @@
-"""Authentication on an open connection: SaslHandshake, then the mechanism's messages in SaslAuthenticate (KIP-152).
+"""Authentication on an open connection: SaslHandshake, then the mechanism's messages in SaslAuthenticate
+(KIP-152).
 
-`authenticate` serves the first time and again before the session ends (KIP-368). Password hashing and the user's token provider run
-in a thread, so that neither stops the event loop. Called by `BrokerConnection` alone.
+`authenticate` also reauthenticates before the session ends (KIP-368). Password hashing and the user's token
+provider run in a thread, so that they do not block the event loop. Only `BrokerConnection` calls it.
 """
 
 from __future__ import annotations
@@ -21,23 +22,25 @@ from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from ottla.client.settings import Client
+    from ottla.client.settings import ClientConfig
 
-#: No mechanism takes more; a server that goes on and on is not believed.
+#: No mechanism needs more rounds; a server that sends more is refused.
 ROUNDS_MAX = 8
 
-#: Sends a request now, even while others are held back, and gives its answer.
+#: Sends a request at once, even while others are held back, and returns its response.
 Ask = Callable[[int, dict[str, Any]], "asyncio.Future[Any]"]
 
 
-async def authenticate(ask: Ask, address: str, settings: Client) -> float | None:
-    """Prove who we are, or raise `AuthenticationFailed`; gives for how many seconds that holds, None for always."""
+async def authenticate(ask: Ask, address: str, settings: ClientConfig) -> float | None:
+    """Authenticate, or raise `AuthenticationFailed`. Return the session lifetime in seconds; None for no
+    limit.
+    """
     mechanism = settings.sasl_mechanism
     assert mechanism is not None
     answer = await ask(ApiKey.SASL_HANDSHAKE, {"mechanism": mechanism})
     if answer.error_code == ErrorCode.ILLEGAL_SASL_STATE:
         raise AuthenticationFailed(
-            f"the listener {address} is one without SASL", code=ErrorCode.ILLEGAL_SASL_STATE, broker=address,
+            f"the listener {address} has no SASL", code=ErrorCode.ILLEGAL_SASL_STATE, broker=address,
             advice="Use the port of its SASL listener, or security_protocol PLAINTEXT or SSL",
         )  # fmt: skip
     if answer.error_code:
@@ -58,7 +61,7 @@ async def authenticate(ask: Ask, address: str, settings: Client) -> float | None
         ) from error
 
 
-async def _converse(ask: Ask, exchange: Exchange, address: str, settings: Client) -> float | None:
+async def _converse(ask: Ask, exchange: Exchange, address: str, settings: ClientConfig) -> float | None:
     message: bytes | None = exchange.first()
     for _ in range(ROUNDS_MAX):
         answer = await ask(ApiKey.SASL_AUTHENTICATE, {"auth_bytes": message})
@@ -69,10 +72,10 @@ async def _converse(ask: Ask, exchange: Exchange, address: str, settings: Client
             lifetime = getattr(answer, "session_lifetime", None)
             seconds = 0.0 if lifetime is None else float(lifetime.total_seconds())
             return seconds if seconds > 0 else None
-    raise ExchangeFailed("the server does not come to an end")
+    raise ExchangeFailed("the SASL exchange does not end")
 
 
-def _refuse(answer: Any, exchange: Exchange, address: str, settings: Client) -> None:
+def _refuse(answer: Any, exchange: Exchange, address: str, settings: ClientConfig) -> None:
     told = answer.error_message
     if isinstance(exchange, OAuthBearer) and exchange.refusal:
         told = f"{told or 'refused'} ({exchange.refusal})"
@@ -86,7 +89,7 @@ def _refuse(answer: Any, exchange: Exchange, address: str, settings: Client) -> 
     raise error
 
 
-async def _exchange(address: str, settings: Client) -> Exchange:
+async def _exchange(address: str, settings: ClientConfig) -> Exchange:
     mechanism = settings.sasl_mechanism
     if mechanism == "OAUTHBEARER":
         return OAuthBearer(await _token(address, settings))
@@ -98,7 +101,7 @@ async def _exchange(address: str, settings: Client) -> Exchange:
     return Scram(digest, username, password, secrets.token_urlsafe(24))
 
 
-async def _token(address: str, settings: Client) -> Any:
+async def _token(address: str, settings: ClientConfig) -> Any:
     provider = settings.sasl_oauth_token_provider
     assert provider is not None
     try:
@@ -107,23 +110,23 @@ async def _token(address: str, settings: Client) -> Any:
         given = await asyncio.to_thread(provider)
         return await given if inspect.isawaitable(given) else given
     except OSError as error:
-        # Whoever gives tokens is away as a broker may be away: trying again helps.
+        # The token server may be down for a while, like a broker: retrying helps.
         raise BrokerUnreachable(
             f"no token for {address}: the token provider failed ({error})", broker=address,
-            advice="Check that the server that gives tokens can be reached",
+            advice="Check that the token server is reachable",
         ) from error  # fmt: skip
     except Exception as error:
         raise AuthenticationFailed(
             f"no token for {address}: the token provider raised {type(error).__name__}", broker=address,
-            advice="Its exception is the cause of this one",
+            advice="See its exception in __cause__",
         ) from error  # fmt: skip
 
 
-def _as_whom(settings: Client) -> str:
+def _as_whom(settings: ClientConfig) -> str:
     return f" as {settings.sasl_username!r}" if settings.sasl_username else ""
 
 
-def _advice(settings: Client) -> str:
+def _advice(settings: ClientConfig) -> str:
     if settings.sasl_mechanism == "OAUTHBEARER":
         return "Check the token's issuer, audience, scope and expiry"
     return "Check sasl_username and sasl_password, and that the user exists for this mechanism"

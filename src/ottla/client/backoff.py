@@ -1,6 +1,6 @@
-"""How long to wait before trying again: after a refused request, and before a broker that could not be reached is dialled once more.
+"""Back-off times: before a retry of a request, and before a reconnect to a broker.
 
-`Reconnects` remembers by address; time is handed in, and so is chance. Used by `Pool` and by everything that retries.
+`Reconnects` keeps state by address; the caller passes time and randomness. `Pool` and every retry use it.
 """
 
 from __future__ import annotations
@@ -8,25 +8,27 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Hashable
 
-from ottla.client.settings import Client
+from ottla.client.settings import ClientConfig
 
 
 def doubled_ms(first_ms: float, most_ms: float, attempt: int) -> float:
-    """Twice as long each time, up to the most; `attempt` 1 is the first retry."""
+    """Exponential back-off up to the maximum; `attempt` 1 is the first retry."""
     return min(most_ms, first_ms * (1 << min(max(attempt - 1, 0), 16)))
 
 
-def backoff_ms(settings: Client, attempt: int) -> float:
-    """How long to wait before attempt number `attempt` (1 is the first retry): doubled each time, with jitter."""
+def backoff_ms(settings: ClientConfig, attempt: int) -> float:
+    """The milliseconds before retry number `attempt` (1 is the first): exponential, with jitter."""
     return doubled_ms(settings.retry_backoff_ms, settings.retry_backoff_max_ms, attempt) * random.uniform(
         0.8, 1.2
     )
 
 
 class Reconnects:
-    """When each address may be dialled again. One that was never tried, or was reached the last time, may be at once."""
+    """When each address may be dialled again: at once if it was never tried or the last attempt succeeded."""
 
-    def __init__(self, settings: Client, jitter: Callable[[float, float], float] = random.uniform) -> None:
+    def __init__(
+        self, settings: ClientConfig, jitter: Callable[[float, float], float] = random.uniform
+    ) -> None:
         self._settings = settings
         self._jitter = jitter
         self._failures: dict[Hashable, tuple[int, float]] = {}

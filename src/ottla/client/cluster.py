@@ -1,9 +1,10 @@
-"""The cluster as one client reaches it: bootstrap, metadata kept fresh, and the way to each broker.
+"""The cluster as one client sees it: bootstrap, metadata refreshes, and connections to brokers.
 
-Metadata is refreshed when asked for, after failures (`refresh_soon`, which gathers callers and backs off) and every `metadata_max_age_ms`. Any
-broker may be asked: one that is connected, else one that is known, else a bootstrap address (KIP-899), so that a client outlives the
-replacement of all brokers; and another one too while one does not answer (`hedging`). Failures that nobody hears of, since the client
-goes on trying, are told on the logger `ottla.client`. Producer, consumer and admin each own one `Cluster`.
+Metadata is refreshed on request, after failures (`refresh_soon`, which combines calls and backs off) and
+every `metadata_max_age_ms`. Any broker can answer: a connected one, else a known one, else a bootstrap
+address (KIP-899), so a client survives the replacement of all brokers. If one broker does not answer, another
+one is asked too (`hedged_request`). Failures that are retried in the background are logged on `ottla.client`.
+Each producer, consumer and admin client owns one `Cluster`.
 """
 
 from __future__ import annotations
@@ -29,29 +30,31 @@ from ottla.client.errors import (
 from ottla.client.hedged_request import AllFailed, first_answer
 from ottla.client.metadata import Metadata, Node, TopicInfo, TopicPartition
 from ottla.client.pool import Address, Pool
-from ottla.client.settings import Client, address_text
+from ottla.client.settings import ClientConfig, address_text
 from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
 
 __all__ = ["Address", "Cluster", "backoff_ms"]
 
-#: How many brokers are asked for metadata, one after the other, when connections break under the question.
+#: How many brokers are asked for metadata, one after the other, if connections break.
 ASKED_MAX: Final = 3
 
 Result = TypeVar("Result")
 
-#: Of an address that has worked.
+#: Advice for an address that has worked before.
 DOWN: Final = "It answered before, so it may be down or restarting"
 
 _LOGGER: Final = logging.getLogger("ottla.client")
 
 
 class Cluster:
-    def __init__(self, bootstrap: list[Address], settings: Client, *, create_topics: bool = False) -> None:
+    def __init__(
+        self, bootstrap: list[Address], settings: ClientConfig, *, create_topics: bool = False
+    ) -> None:
         self.metadata = Metadata()
         self.settings = settings
         self.pool = Pool(settings)
-        #: Why the last refresh in the background failed; None if it did not.
+        #: The error of the last background refresh; None if it succeeded.
         self.failure: KafkaError | None = None
         self._bootstrap = bootstrap
         self._create_topics = create_topics
@@ -65,7 +68,9 @@ class Cluster:
         self._complaints = Complaints(_LOGGER)
 
     async def start(self) -> None:
-        """Reach any bootstrap broker and learn the brokers, or raise `BrokerUnreachable` naming every attempt."""
+        """Connect to any bootstrap server and fetch the metadata, or raise `BrokerUnreachable` that lists
+        every attempt.
+        """
         await self.refresh(())
         self._started = True
         self._schedule()
@@ -82,10 +87,10 @@ class Cluster:
     # Metadata
 
     async def refresh(self, topics: Iterable[str] | None, *, create: bool = False) -> Metadata:
-        """Ask any broker for these topics (None: all of them) and merge the answer.
+        """Fetch the metadata of these topics (None: all topics) and merge the response.
 
-        `create` lets the broker make what is missing: only where somebody wants that topic now, or a topic that was deleted would come back
-        with the next look at those that were used once.
+        `create` lets the broker create missing topics. Use it only for a topic that is needed now: otherwise
+        a refresh would re-create a deleted topic.
         """
         names = None if topics is None else list(topics)
         body: Body = {
@@ -95,7 +100,7 @@ class Cluster:
         return await self._ask_metadata(body, complete=names is None)
 
     async def refresh_ids(self, topic_ids: Iterable[bytes]) -> Metadata:
-        """Ask any broker which topics have these ids, and merge the answer; it stays silent about ids that nobody has."""
+        """Fetch the names of topic ids and merge the response. Brokers ignore unknown ids."""
         body: Body = {
             "topics": [{"name": None, "topic_id": topic_id} for topic_id in topic_ids],
             "allow_auto_topic_creation": False,
@@ -107,13 +112,13 @@ class Cluster:
             try:
                 response = await self.ask_any(ApiKey.METADATA, body)
             except (ConnectionLost, RequestTimedOut):
-                # That one is closed now, and opened anew it may answer.
+                # That connection is closed; a new connection to the same broker may work.
                 if asked == ASKED_MAX or not self._started:
                     raise
                 continue
             if int(getattr(response, "error_code", 0)) != ErrorCode.REBOOTSTRAP_REQUIRED:
                 break
-            # KIP-1102: what is known of the brokers leads astray.
+            # KIP-1102: the known brokers are useless, bootstrap again.
             self.metadata = self.metadata.without_brokers()
             self.pool.drop_all()
         self.metadata = self.metadata.merged(response, complete=complete)
@@ -122,7 +127,9 @@ class Cluster:
         return self.metadata
 
     async def topic(self, name: str, timeout_ms: float) -> TopicInfo:
-        """The topic, waiting for it to be created or to get its leaders; else `TopicNotFound`. It is watched when it was found."""
+        """Return a topic. Wait until it is created and has leaders, else raise `TopicNotFound`. The topic is
+        watched then.
+        """
         deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
         attempt = 0
         while True:
@@ -136,7 +143,7 @@ class Cluster:
             try:
                 metadata = await self.refresh((name,), create=self._create_topics)
             except KafkaError as error:
-                # Brokers come back; within the time that the caller gives there is no need to tell.
+                # Brokers come back: retry within the caller's time.
                 if not error.retriable or too_late:
                     raise
                 self._complain(error)
@@ -145,26 +152,26 @@ class Cluster:
             if name in metadata.topics:
                 continue
             code = metadata.errors.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            # Without auto-creation a topic that is not there will not appear by waiting, unless it was just made
-            # and this broker has not heard: one more look.
+            # Without auto-creation a missing topic does not appear by waiting, unless it was just created and
+            # this broker's metadata is old: look once more.
             hopeless = not self._create_topics and attempt > 1
             if not code.retriable or hopeless or too_late:
                 raise self.unavailable(name, code)
             await asyncio.sleep(wait_s)
 
     def unavailable(self, topic: str, code: ErrorCode) -> KafkaError:
-        """The error for a topic that the brokers answered `code` for."""
+        """The error for a topic for which the brokers returned `code`."""
         if code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID):
             return TopicNotFound(
                 f"topic {topic!r} does not exist",
                 code=code,
                 topic=topic,
-                advice=f"Create it with `ottla topic create {topic}`, or look with `ottla topic list`",
+                advice=f"Create it with `ottla topic create {topic}`, or check `ottla topic list`",
             )
         return refused(code, f"topic {topic!r}", topic=topic)
 
     async def check_partitions(self, wanted: Iterable[TopicPartition], timeout_ms: float) -> None:
-        """Raise `TopicNotFound` for what does not exist. Topics get more partitions, so fresh metadata is looked at before that is said."""
+        """Raise `TopicNotFound` for missing partitions. Topics can grow: fetch fresh metadata first."""
         for tp in wanted:
             known = await self.topic(tp.topic, timeout_ms)
             if tp.partition not in known.partitions:
@@ -175,7 +182,7 @@ class Cluster:
                     f"topic {tp.topic!r} has partitions 0 to {len(known.partitions) - 1}, not {tp.partition}",
                     topic=tp.topic,
                     partition=tp.partition,
-                    advice="Look with `ottla topic describe`",
+                    advice="Check it with `ottla topic describe`",
                 )
 
     def hint(
@@ -186,7 +193,7 @@ class Cluster:
         leader_epoch: int,
         nodes: Mapping[int, tuple[str, int, str | None]],
     ) -> bool:
-        """Take over what a refused request told of a partition's leader (KIP-951); whether that was news."""
+        """Use the leader that a refused request returned (KIP-951). Return whether it was new."""
         known = {node_id: Node(node_id, *where) for node_id, where in nodes.items()}
         newer = self.metadata.with_leader(topic, partition, leader, leader_epoch, known)
         if newer is not None:
@@ -194,11 +201,11 @@ class Cluster:
         return newer is not None
 
     def watch(self, topics: Iterable[str]) -> None:
-        """Keep these topics in every refresh from now on."""
+        """Include these topics in every refresh."""
         self._watched.update(topics)
 
     def refresh_soon(self) -> None:
-        """Refresh in the background; calls that come while one runs share it."""
+        """Refresh in the background. Calls during a refresh share it."""
         if self._closed or (self._refreshing is not None and not self._refreshing.done()):
             return
         self._refreshing = asyncio.get_running_loop().create_task(self._refresh_watched())
@@ -211,11 +218,11 @@ class Cluster:
             self._failures += 1
             self.failure = error
             self._complain(error)
-        # Whoever asks again at once, because the answer did not help, waits for this task: that is the back-off.
+        # A caller that asks again at once waits for this task: that is the back-off.
         await asyncio.sleep(backoff_ms(self.settings, self._failures + 1) / 1000)
 
     async def changed(self) -> None:
-        """Wait for the next answer about metadata."""
+        """Wait for the next metadata response."""
         await self._changed.wait()
 
     def _schedule(self) -> None:
@@ -231,11 +238,11 @@ class Cluster:
     # Connections
 
     def connected(self, node: Node, lane: str = "") -> BrokerConnection | None:
-        """The connection to a broker if it is open now."""
+        """The connection to a broker, if it is open."""
         return self.pool.connected((node.host, node.port), lane)
 
     async def connection(self, node: Node, lane: str = "") -> BrokerConnection:
-        """The connection to a broker, opened if need be; callers at the same time share one attempt."""
+        """The connection to a broker, opened if needed. Concurrent callers share one attempt."""
         address = (node.host, node.port)
         try:
             found = await self.pool.reach(address, lane)
@@ -250,7 +257,7 @@ class Cluster:
         return found
 
     def _explain(self, node: Node, error: KafkaError) -> KafkaError:
-        """An address that the broker gave, and that never worked, is more likely wrong than down."""
+        """An advertised address that never worked is more likely wrong than down."""
         address = (node.host, node.port)
         if address in self.pool.known_good:
             message, advice = f"broker {node.id}: {error.message}", DOWN
@@ -270,16 +277,18 @@ class Cluster:
             self._complaints.warn(error.broker, str(error), asyncio.get_running_loop().time())
 
     async def controller(self) -> BrokerConnection:
-        """The controller's connection, or any: Kafka forwards, and who does not answers NOT_CONTROLLER."""
+        """A connection to the controller, or to any broker: Kafka forwards, other brokers answer
+        NOT_CONTROLLER.
+        """
         node = self.metadata.nodes.get(self.metadata.controller_id)
         return await (self.any_connection() if node is None else self.connection(node))
 
     async def any_connection(self) -> BrokerConnection:
-        """An open connection, else one to a known broker, else to a bootstrap address."""
+        """An open connection, else one to a known broker, else one to a bootstrap address."""
         return await self._any(self.pool.reach)
 
     async def ask_any(self, api_key: int, body: Body) -> Any:
-        """The answer of whichever broker gives one first."""
+        """The first response of any broker."""
 
         async def ask(address: Address) -> Any:
             return await (await self.pool.reach(address)).request(api_key, body)
@@ -287,7 +296,7 @@ class Cluster:
         return await self._any(ask)
 
     async def _any(self, ask: Callable[[Address], Coroutine[Any, Any, Result]]) -> Result:
-        """Those that are connected first, the least busy before others; then who is known, as chance has it."""
+        """Connected brokers first, the least busy one in front; then the known ones in random order."""
         known = [(node.host, node.port) for node in self.metadata.nodes.values()]
         addresses = list(dict.fromkeys([*known, *self._bootstrap]))
         random.shuffle(addresses)

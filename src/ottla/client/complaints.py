@@ -1,6 +1,6 @@
-"""Warnings about what goes wrong again and again: the first at once, then one in a while with a count of the others.
+"""Warnings about repeated failures: the first is logged at once, then one now and then with a count.
 
-A client that works in the background has nobody to raise to while it retries: it says so on the logger `ottla.client`. Time is handed in.
+A client that retries in the background cannot raise: it logs on `ottla.client`. The caller passes the time.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import logging
 from collections.abc import Hashable
 from typing import Final
 
-#: How long the same complaint is not repeated.
+#: How long the same warning is not repeated.
 SILENCE_S: Final = 30.0
-#: Of so many different ones the oldest are forgotten.
+#: The most different warnings to remember; the oldest are forgotten.
 _KINDS_MAX: Final = 1_000
 
 
@@ -29,9 +29,9 @@ class Complaints:
             self._said.pop(next(iter(self._said)))
         self._said[kind] = (now_s, 0)
         self._logger.warning(
-            "%s%s", text, f" (and {unsaid} more times since it was last told)" if unsaid else ""
+            "%s%s", text, f" (and {unsaid} more times since it was last logged)" if unsaid else ""
         )
 
     def settled(self, kind: Hashable) -> None:
-        """It works again: the next failure is news."""
+        """It works again: the next failure is logged at once."""
         self._said.pop(kind, None)

@@ -1,7 +1,7 @@
-"""Reaching a host: the addresses of its name tried in turn, sockets set up as the settings say, and failures in words.
+"""TCP connections: try the addresses of a host name in turn, set socket options, and explain failures.
 
-A name may stand for several addresses (IPv6 and IPv4, or a round robin of hosts): each gets its share of the time that is left, so that
-one that swallows packets does not keep the others from being tried. Called by `BrokerConnection.open`.
+A name may have several addresses (IPv6 and IPv4, or several hosts). Each gets its share of the remaining
+time, so an address that drops packets does not block the others. Called by `BrokerConnection.open`.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import errno
 import socket
 
 from ottla.client.errors import BrokerUnreachable
-from ottla.client.settings import Client
+from ottla.client.settings import ClientConfig
 
 
-async def dial(host: str, port: int, settings: Client, timeout_s: float) -> socket.socket:
-    """A connected socket, or the `OSError` of the last address that was tried."""
+async def dial(host: str, port: int, settings: ClientConfig, timeout_s: float) -> socket.socket:
+    """A connected socket, or the `OSError` of the last address."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -26,19 +26,19 @@ async def dial(host: str, port: int, settings: Client, timeout_s: float) -> sock
             async with asyncio.timeout(share_s):
                 return await _connect(loop, socket.socket(family, kind, protocol), address, settings)
         except OSError as error:
-            # A refusal says more than silence: it is kept.
+            # Keep a refused connection: it says more than a timeout.
             if failure is None or not isinstance(failure, ConnectionRefusedError):
                 failure = error
     raise failure or socket.gaierror(socket.EAI_NONAME, "the name has no address")
 
 
 async def _connect(
-    loop: asyncio.AbstractEventLoop, sock: socket.socket, address: object, settings: Client
+    loop: asyncio.AbstractEventLoop, sock: socket.socket, address: object, settings: ClientConfig
 ) -> socket.socket:
     try:
         sock.setblocking(False)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        # Before connecting: the window that TCP offers follows from it.
+        # Before connecting: the TCP window depends on it.
         if settings.send_buffer_bytes > 0:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, settings.send_buffer_bytes)
         if settings.receive_buffer_bytes > 0:
@@ -51,7 +51,7 @@ async def _connect(
 
 
 def unreachable(address: str, error: OSError, timeout_s: float) -> BrokerUnreachable:
-    """Say in words why a connection could not be made, and what to try."""
+    """Explain why a connection failed, and what to try."""
     if isinstance(error, socket.gaierror):
         reason = "the host name does not resolve"
         advice = "Check the spelling, or use an address such as 127.0.0.1"
@@ -65,7 +65,7 @@ def unreachable(address: str, error: OSError, timeout_s: float) -> BrokerUnreach
         advice = "A firewall may drop the packets, or the host is down"
     elif error.errno in (errno.ENETUNREACH, errno.EHOSTUNREACH):
         reason = (error.strerror or "no route").lower()
-        advice = "This machine has no route to that address: check the network, or the address that the broker advertises"
+        advice = "This machine has no route to the address: check the network and `advertised.listeners`"
     else:
         reason, advice = error.strerror or str(error), "Check the address and the network"
     return BrokerUnreachable(f"cannot reach broker {address}: {reason}", broker=address, advice=advice)

@@ -1,10 +1,11 @@
-"""One connection to one broker: bytes of `wire.frames.ClientConnection` on an asyncio transport, with TLS and SASL where they are asked for.
+"""One connection to one broker: `wire.frames.ClientConnection` on an asyncio transport, with TLS and SASL.
 
-A connection is set up in stages (TCP, TLS, API versions, SASL) that share `socket_connection_setup_timeout_ms`, then carries any number
-of requests; answers come in the order of the requests. `send` writes at once and gives a future, so that callers need no task a request. A
-request that is not answered in time closes the connection: later answers could no longer be trusted to come. When the broker lets a
-session last for a time only, the first request after nine tenths of it waits until the client has proved anew who it is (KIP-368). All of it runs on one
-event loop; only `Cluster` opens connections.
+Setup has stages (TCP, TLS, ApiVersions, SASL) that share `socket_connection_setup_timeout_ms`. After that the
+connection carries any number of requests, and responses come in the order of requests. `send` writes at once
+and returns a future, so callers need no task per request. A request timeout closes the connection, because
+later responses cannot be matched. If the broker limits the session lifetime, the first request after nine
+tenths of it waits for reauthentication (KIP-368). Everything runs on one event loop; only `Cluster` opens
+connections.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from ottla.client.errors import (
 )
 from ottla.client.receive_buffer import ReceiveBuffer
 from ottla.client.security import tls_failure
-from ottla.client.settings import Client, address_text
+from ottla.client.settings import ClientConfig, address_text
 from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
 from ottla.wire import decode, encode, schema
@@ -37,26 +38,26 @@ from ottla.wire.fetched import read_fetch_response
 from ottla.wire.frames import ClientConnection
 
 RESPONSE_BYTES_MAX = 1 << 30
-#: How an answer in version 0 begins when the broker does not know the version it was asked in (KIP-511).
+#: The start of a version 0 response to a request in an unknown version (KIP-511).
 UNSUPPORTED_VERSION_BYTES = b"\x00\x23"
-#: How what is no Kafka listener begins its answer.
+#: The start of an answer of listeners that are not Kafka.
 TLS_ALERT: Final = b"\x15\x03"
-#: How long a peer may take to say good-bye in TLS.
+#: How long a peer may take for the TLS close.
 TLS_GOODBYE_S: Final = 1.0
 
-#: Answers that have a reader of their own, because the general one would copy much.
+#: Responses with their own reader, because the general one would copy much.
 READERS: Mapping[int, Any] = {ApiKey.FETCH: read_fetch_response}
 
 Body = dict[str, Any]
 
 
 class BrokerConnection(asyncio.BufferedProtocol):
-    """An open connection. `versions` maps an API key to the range that the broker serves."""
+    """An open connection. `versions` maps an API key to the versions that the broker serves."""
 
-    def __init__(self, address: str, settings: Client) -> None:
+    def __init__(self, address: str, settings: ClientConfig) -> None:
         self.address = address
         self.versions: dict[int, tuple[int, int]] = {}
-        #: The features that the cluster has switched on (KIP-584), at which level.
+        #: The finalized features of the cluster (KIP-584), by level.
         self.features: dict[str, int] = {}
         self.settings = settings
         self._frames = ClientConnection(settings.client_id, RESPONSE_BYTES_MAX)
@@ -66,20 +67,20 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._lost: KafkaError | None = None
         self._loop = asyncio.get_running_loop()
         self._chosen: dict[int, int] = {}
-        #: How far setting up has come.
+        #: The current stage of the setup.
         self._stage = ""
-        #: When the session is to be renewed; None when it has no end.
+        #: When the session must be reauthenticated; None without a limit.
         self._authenticate_at_s: float | None = None
-        #: What waits while it is being renewed; None while it is not.
+        #: Requests that wait for reauthentication; None while there is none.
         self._held: list[tuple[asyncio.Future[Any] | None, int, int, bytes, int | None]] | None = None
         self._renewal: asyncio.Task[None] | None = None
         self._gone = self._loop.create_future()
 
     @classmethod
     async def open(
-        cls, host: str, port: int, settings: Client, tls: ssl.SSLContext | None = None
+        cls, host: str, port: int, settings: ClientConfig, tls: ssl.SSLContext | None = None
     ) -> BrokerConnection:
-        """Connect, negotiate and authenticate, or raise a `KafkaError` that says how far that came and why no further."""
+        """Connect, negotiate and authenticate, or raise a `KafkaError` with the stage and the reason."""
         connection = cls(address_text(host, port), settings)
         timeout_s = settings.socket_connection_setup_timeout_ms / 1000
         try:
@@ -109,26 +110,26 @@ class BrokerConnection(asyncio.BufferedProtocol):
             self._stage = "SASL"
             if not self.serves(ApiKey.SASL_HANDSHAKE):
                 raise AuthenticationFailed(
-                    f"{self.address} does not know SASL", broker=self.address,
-                    advice="Use security_protocol PLAINTEXT or SSL with it",
+                    f"{self.address} does not support SASL", broker=self.address,
+                    advice="Set security_protocol to PLAINTEXT or SSL",
                 )  # fmt: skip
             await self._authenticate()
         self._stage = "first request"
 
     def _explain(self, error: BaseException, timeout_s: float) -> KafkaError | None:
-        """Why setting up failed at its stage; None for what explains itself."""
+        """The error for a setup that failed at this stage; None if the original error is clear."""
         if isinstance(error, ConnectionLost):
             if isinstance(error.__cause__, ssl.SSLError):
-                # In TLS 1.3 the client is done before the server has looked at its certificate.
+                # In TLS 1.3 the client's handshake ends before the server checks its certificate.
                 return self._tls_failure(error.__cause__)
             if self._stage == "SASL":
                 return BrokerUnreachable(
                     f"{self.address} closed the connection during authentication", broker=self.address,
-                    advice="The listener may expect another mechanism, or no SASL at all; its log tells more",
+                    advice="The listener may expect another mechanism, or no SASL; see the broker's log",
                 )  # fmt: skip
             return BrokerUnreachable(
-                f"{self.address} took the connection and closed it during the first request", broker=self.address,
-                advice="The listener may expect a client's certificate (ssl_certfile), or belong to another program"
+                f"{self.address} accepted the connection and closed it during the first request", broker=self.address,
+                advice="The listener may expect a client certificate (ssl_certfile), or belong to another program"
                 if self.settings.security_protocol.endswith("SSL")
                 else "The listener may expect TLS or SASL (security_protocol), or belong to another program",
             )  # fmt: skip
@@ -138,7 +139,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
             return unreachable(self.address, error, timeout_s)
         if isinstance(error, TimeoutError):
             return RequestTimedOut(
-                f"{self.address} took the connection and did not get through {self._stage} within {timeout_s:g} s",
+                f"{self.address} accepted the connection and did not complete {self._stage} within {timeout_s:g} s",
                 broker=self.address,
                 advice="The broker may be overloaded or paused, or another program listens there",
             )
@@ -156,7 +157,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         body: Body = {"client_software_name": "ottla", "client_software_version": ottla.__version__}
         answer = await self._request_versions(version, body)
         if answer.error_code == ErrorCode.UNSUPPORTED_VERSION and version:
-            # KIP-511: the broker answers in version 0 and lists what it has of this API.
+            # KIP-511: the broker answers in version 0 and lists its versions of this API.
             theirs = next(
                 (row.max_version for row in answer.api_keys if row.api_key == ApiKey.API_VERSIONS), 0
             )
@@ -188,11 +189,11 @@ class BrokerConnection(asyncio.BufferedProtocol):
         session_s = await authenticate(ask, self.address, self.settings)
         self._authenticate_at_s = None
         if session_s is not None:
-            # Not all connections of all clients in the same moment.
+            # Not all connections of all clients at the same moment.
             self._authenticate_at_s = self._loop.time() + session_s * random.uniform(0.85, 0.95)
 
     def _must_hold(self) -> bool:
-        """Whether the session is over, or soon: then authentication begins, and requests wait for its end."""
+        """Whether the session is about to end: then reauthentication starts and requests wait for it."""
         if self._held is None:
             assert self._authenticate_at_s is not None
             if self._loop.time() < self._authenticate_at_s:
@@ -209,16 +210,16 @@ class BrokerConnection(asyncio.BufferedProtocol):
         except TimeoutError:
             self._fail(
                 RequestTimedOut(
-                    f"{self.address} did not get through SASL again within {timeout_s:g} s", broker=self.address,
+                    f"{self.address} did not complete SASL reauthentication within {timeout_s:g} s", broker=self.address,
                     advice="The broker may be overloaded, paused or cut off",
                 )
             )  # fmt: skip
         except Exception as error:
-            # Whatever it is, those that are held back must hear of it.
+            # Requests that are held back must get the error, whatever it is.
             failure = error
             if not isinstance(failure, KafkaError):
                 failure = KafkaError(
-                    f"{self.address}: authenticating again failed ({error!r})", broker=self.address
+                    f"{self.address}: reauthentication failed ({error!r})", broker=self.address
                 )
                 failure.__cause__ = error
             self._fail(failure)
@@ -247,14 +248,16 @@ class BrokerConnection(asyncio.BufferedProtocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """What was written and has not left this machine: requests without answers (acks=0) are held back by it alone."""
+        """Bytes that were written and not yet sent. This is the only limit for requests without responses
+        (acks=0).
+        """
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def serves(self, api_key: int) -> bool:
         return api_key in self.versions
 
     def version_for(self, api_key: int, version_max: int | None = None) -> int:
-        """The newest version that both sides (and `version_max`) know."""
+        """The newest version that both sides (and `version_max`) support."""
         if version_max is None:
             known = self._chosen.get(api_key)
             if known is not None:
@@ -265,7 +268,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
                 f"{self.address} does not serve {schema.api_name(api_key)}",
                 code=ErrorCode.UNSUPPORTED_VERSION,
                 broker=self.address,
-                advice="The broker is older than this feature, or has it switched off",
+                advice="The broker is older than this feature, or the feature is disabled",
             )
         lowest, highest = max(ours[0], theirs[0]), min(ours[1], theirs[1])
         if version_max is not None:
@@ -285,7 +288,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
     def send(
         self, api_key: int, body: Body, *, version_max: int | None = None, timeout_ms: int | None = None
     ) -> asyncio.Future[Any]:
-        """Write a request now; the future gives the decoded response or a `KafkaError`."""
+        """Write a request. The future returns the decoded response or raises a `KafkaError`."""
         version = self.version_for(api_key, version_max)
         encoded = encode.request_encoder(api_key, version)(body)
         if self._authenticate_at_s is not None and self._lost is None and self._must_hold():
@@ -296,7 +299,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         return self._write(api_key, version, encoded, timeout_ms)
 
     def post(self, api_key: int, body: Body, *, version_max: int | None = None) -> None:
-        """Write a request that gets no response (Produce with acks=0)."""
+        """Write a request without a response (Produce with acks=0)."""
         version = self.version_for(api_key, version_max)
         if self._lost is not None:
             raise self._lost
@@ -398,12 +401,12 @@ class BrokerConnection(asyncio.BufferedProtocol):
         )
 
     def connection_lost(self, error: Exception | None) -> None:
-        # It is closed already: aborting it as well would make asyncio tell of the loss twice.
+        # The transport is closed: aborting it too would make asyncio report the loss twice.
         self._transport = None
         reason = f": {error}" if error else ""
         advice = "The broker may have been stopped or restarted"
         if self._stage == "first request" and self._pending:
-            # What a listener with SASL does to a client without.
+            # This is what a SASL listener does to a client without SASL.
             advice += ", or the listener expects another security_protocol"
         lost = ConnectionLost(
             f"the connection to {self.address} broke{reason}", broker=self.address, advice=advice
@@ -429,12 +432,12 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self.abort()
 
     def abort(self) -> None:
-        """Drop the connection without waiting for anything."""
+        """Drop the connection without waiting."""
         if self._transport is not None:
             self._transport.abort()
 
     def close(self) -> None:
-        """Let what is written leave, then close; whoever still waits gets `ConnectionLost`."""
+        """Send what is written, then close. Requests in flight fail with `ConnectionLost`."""
         if self._lost is None:
             self._lost = ConnectionLost(
                 f"the connection to {self.address} was closed by this client", broker=self.address
@@ -445,7 +448,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
             self._transport.close()
 
     async def wait_closed(self, timeout_s: float) -> None:
-        """Until the socket is closed; a peer that does not take what is left within the time loses it."""
+        """Wait until the socket is closed. A peer that does not read the rest in time loses it."""
         if self._transport is None:
             return
         await asyncio.wait([self._gone], timeout=timeout_s)

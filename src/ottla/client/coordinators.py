@@ -1,7 +1,7 @@
 """Requests to the coordinator of a group or of a transactional id.
 
-A coordinator may move, and loads what it coordinates when it has: who hears so looks for it again. Used by `client/admin/groups.py` and
-`client/admin/transactions.py`; a consumer keeps a `Coordinator`, which remembers where it is.
+A coordinator can move, and must load its state then: these errors are retried with a new lookup. Used by
+`client/admin/groups.py` and `client/admin/transactions.py`; a consumer keeps a `Coordinator`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ottla.model.errors import ErrorCode
 Kind = Literal["group", "transactional id"]
 
 ATTEMPTS_MAX = 12
-#: The answers that another attempt may change.
+#: Errors that a retry may resolve.
 MOVED: Final = frozenset(
     (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR)
 )
@@ -38,12 +38,15 @@ async def ask_coordinator(
     version_max: int | None = None,
     passing: frozenset[ErrorCode] = MOVED,
 ) -> tuple[Any, Node]:
-    """Ask the coordinator; while one of the `rows` of its answer has an error that passes, ask again. The answer, and whose it is."""
+    """Send a request to the coordinator, and again while one of the `rows` has a temporary error.
+
+    Return the response and the broker.
+    """
     for attempt in range(1, ATTEMPTS_MAX + 1):
         try:
             node, connection = await find_coordinator(cluster, kind, key)
         except BrokerUnreachable:
-            # It has died, and the others do not know yet.
+            # The coordinator has died, and the other brokers do not know yet.
             if attempt == ATTEMPTS_MAX:
                 raise
         else:
@@ -74,7 +77,7 @@ async def find_coordinator(cluster: Cluster, kind: Kind, key: str) -> tuple[Node
 
 
 class Coordinator:
-    """The coordinator of one group or transactional id, as long as it is known to be that; callers at the same time share one search."""
+    """The coordinator of one group or transactional id. Concurrent callers share one lookup."""
 
     def __init__(self, cluster: Cluster, kind: Kind, key: str) -> None:
         self._cluster, self._kind, self._key = cluster, kind, key
@@ -82,7 +85,9 @@ class Coordinator:
         self._searching: asyncio.Task[tuple[Node, BrokerConnection]] | None = None
 
     async def connection(self, lane: str = "") -> BrokerConnection:
-        """The connection to it; requests that it may hold go on a lane of their own, so that others do not wait behind them."""
+        """The connection to the coordinator. Requests that it may hold use a connection of their own (a
+        lane).
+        """
         node = self._node
         if node is None:
             if self._searching is None:
@@ -100,7 +105,7 @@ class Coordinator:
             search.exception()
 
     def forget(self) -> None:
-        """It has moved, or does not answer: look for it anew."""
+        """Look the coordinator up again: it has moved or does not answer."""
         self._node = None
 
     async def request(
@@ -112,7 +117,7 @@ class Coordinator:
         version_max: int | None = None,
         timeout_ms: int | None = None,
     ) -> tuple[Any, str]:
-        """Its answer, and its address. A broker that cannot be reached is forgotten."""
+        """Its response and its address. An unreachable coordinator is looked up again."""
         try:
             connection = await self.connection(lane)
             answer = await connection.request(api_key, body, version_max=version_max, timeout_ms=timeout_ms)
@@ -131,7 +136,7 @@ class Coordinator:
 async def ask_every_broker(
     cluster: Cluster, api_key: int, body: Body, what: str, *, version_min: int = 0
 ) -> dict[Node, Any]:
-    """The answers of all brokers when they are asked to list what they coordinate; each knows its own alone."""
+    """Ask every broker to list what it coordinates. Each knows only its own part."""
     metadata = await cluster.refresh(())
     answers: dict[Node, Any] = {}
     for node in metadata.nodes.values():

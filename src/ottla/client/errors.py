@@ -1,7 +1,7 @@
-"""What can go wrong for a client, as typed exceptions that a person can act on.
+"""The errors of the SDK: every error names what failed, where it failed, and what to do next.
 
-Every error says what failed, where (broker, topic, partition), the protocol's code if there is one, and what to try.
-`refused` turns an error code of a response into the right class; nothing else builds the coded ones.
+`refused` turns the error code of a response into an exception of the right class (`CLASSES`), with advice
+(`ADVICE`).
 """
 
 from __future__ import annotations
@@ -10,12 +10,30 @@ from collections.abc import Mapping
 
 from ottla.model.errors import ErrorCode
 
-#: How many refusals of a request for many things the text of the error lists; all are in its `errors`.
-TOLD_MAX = 10
+#: How many errors the text of a `SeveralFailed` lists. All of them are in `errors`.
+LISTED_MAX = 10
 
 
 class KafkaError(Exception):
-    """Something the client could not do. `retriable` tells whether trying again may help."""
+    """A request or a record failed.
+
+    Args:
+        message: What failed.
+        code: The error code of the protocol. Default: None, the error is the client's own.
+        broker: `host:port` of the broker. Default: None.
+        topic: Name of the topic. Default: None.
+        partition: Number of the partition. Default: None.
+        advice: What to do next. Default: None.
+
+    All arguments are attributes. `retriable` is True if the same call may succeed later.
+
+    Example:
+        >>> try:
+        ...     admin.describe_topics(["ordres"])
+        ... except ottla.KafkaError as error:
+        ...     print(error.topic, error.code.name, error.retriable)
+        ordres UNKNOWN_TOPIC_OR_PARTITION True
+    """
 
     def __init__(
         self,
@@ -37,6 +55,7 @@ class KafkaError(Exception):
 
     @property
     def retriable(self) -> bool:
+        """Whether the same call may succeed later."""
         return self.code is not None and self.code.retriable
 
     def __str__(self) -> str:
@@ -52,7 +71,7 @@ class KafkaError(Exception):
 
 
 class BrokerUnreachable(KafkaError):
-    """No connection could be made. Retriable: brokers come back."""
+    """No broker could be reached. Retriable."""
 
     @property
     def retriable(self) -> bool:
@@ -60,7 +79,7 @@ class BrokerUnreachable(KafkaError):
 
 
 class ConnectionLost(KafkaError):
-    """The connection broke while requests were on their way; whether they were carried out is unknown."""
+    """The connection broke while requests were in flight. The broker may have executed them. Retriable."""
 
     @property
     def retriable(self) -> bool:
@@ -68,7 +87,7 @@ class ConnectionLost(KafkaError):
 
 
 class RequestTimedOut(KafkaError):
-    """The broker did not answer within `request_timeout_ms`; whether it acted is unknown."""
+    """A broker did not answer in time. The broker may have executed the request. Retriable."""
 
     @property
     def retriable(self) -> bool:
@@ -76,15 +95,15 @@ class RequestTimedOut(KafkaError):
 
 
 class NotKafka(KafkaError):
-    """The peer answered with bytes that are not the Kafka protocol."""
+    """The peer does not speak the Kafka protocol."""
 
 
 class UnsupportedVersion(KafkaError):
-    """The broker and this client share no version of an API."""
+    """The broker and this client have no common version of an API."""
 
 
 class TopicNotFound(KafkaError):
-    """The topic or the partition does not exist (any more, or yet)."""
+    """The topic or the partition does not exist."""
 
 
 class BrokerNotFound(KafkaError):
@@ -92,39 +111,42 @@ class BrokerNotFound(KafkaError):
 
 
 class TransactionalIdNotFound(KafkaError):
-    """No producer has come under this transactional id, or not for so long that it is forgotten."""
+    """The transactional id does not exist, or has expired."""
 
 
 class TopicExists(KafkaError):
-    """A topic of that name is already there."""
+    """A topic of that name exists."""
 
 
 class InvalidRequest(KafkaError):
-    """The broker refused the values that were asked for: a name, a config, a count."""
+    """The broker refuses a value of the request: a name, a config or a number."""
 
 
 class NotAuthorized(KafkaError):
-    """The broker's authorizer said no."""
+    """An ACL does not allow the request."""
 
 
 class AuthenticationFailed(KafkaError):
-    """The broker does not believe who the client is, or the client the broker. Trying again with the same settings does not help."""
+    """The broker or the client could not prove its identity. A retry with the same settings fails too."""
 
 
 class TlsFailed(AuthenticationFailed):
-    """The TLS handshake failed: a certificate that one side does not accept, or a port that does not speak TLS."""
+    """The TLS handshake failed: a certificate is not accepted, or the port does not speak TLS."""
 
 
 class MessageTooLarge(KafkaError):
-    """A record or batch is over a limit, the client's or the topic's."""
+    """A record or a batch exceeds a limit of the client or of the topic."""
 
 
 class OffsetOutOfRange(KafkaError):
-    """The position asked for is not in the log, and `auto_offset_reset` is `none`."""
+    """The position is not in the log, and `auto_offset_reset` is `none`."""
 
 
 class LogTruncated(KafkaError):
-    """Records that were read are gone: a replica without them was elected leader. `offset` is where the log differs."""
+    """Records that were read are no longer in the log: a replica without them was elected leader (KIP-320).
+
+    `offset` is the first offset that differs.
+    """
 
     def __init__(self, message: str, *, offset: int, topic: str, partition: int, advice: str) -> None:
         super().__init__(message, topic=topic, partition=partition, advice=advice)
@@ -132,39 +154,39 @@ class LogTruncated(KafkaError):
 
 
 class CorruptBatch(KafkaError):
-    """Fetched bytes are no valid record batch."""
+    """A fetched record batch is damaged."""
 
 
 class DeliveryTimedOut(KafkaError):
-    """A record was not acknowledged within `delivery_timeout_ms`; its last error is `__cause__`."""
+    """A record was not acknowledged within `delivery_timeout_ms`. `__cause__` is the last error."""
 
 
 class BufferFull(KafkaError):
-    """`buffer_memory` stayed full for `max_block_ms`: records are made faster than they are acknowledged."""
+    """`buffer_memory` stayed full for `max_block_ms`."""
 
 
 class CommitFailed(KafkaError):
-    """Offsets could not be committed, because the group went on without this member or is rebalancing."""
+    """Offsets were not committed: this consumer has left the group, or the group is rebalancing."""
 
 
 class WakeupError(KafkaError):
-    """`wakeup()` was called while, or before, the consumer polled."""
+    """`wakeup()` was called during or before a poll."""
 
 
 class SerializationError(KafkaError):
-    """A serializer could not make bytes of a key or a value, or a deserializer nothing of bytes; `__cause__` says why."""
+    """A serializer or a deserializer failed. `__cause__` is its error."""
 
 
 class ProducerFenced(KafkaError):
-    """Another producer has come under the transactional id, or the transaction took too long: this one is of no use any more."""
+    """A newer producer uses the transactional id, or the transaction timed out. Create a new producer."""
 
 
 class TransactionAbortable(KafkaError):
-    """The transaction can only be aborted; the producer goes on after that. What went wrong is `__cause__`."""
+    """The transaction must be aborted. The producer can be used afterwards. `__cause__` is the reason."""
 
 
 class TransactionMisused(KafkaError):
-    """Called at the wrong moment: a `send` outside a transaction, a `begin` inside one."""
+    """The call does not fit the state of the transaction: `send` outside of one, `begin` inside one."""
 
 
 class ClientClosed(KafkaError):
@@ -172,15 +194,18 @@ class ClientClosed(KafkaError):
 
 
 class SeveralFailed(KafkaError):
-    """Of several things asked for at once some were refused: `errors` tells each by its name. What it does not name was done."""
+    """Several parts of one request failed. The other parts succeeded.
+
+    `errors` has the error of each failed part by name.
+    """
 
     def __init__(self, errors: Mapping[str, KafkaError], asked: int, what: str) -> None:
         each = list(errors.values())
         codes = {error.code for error in each}
-        told = "; ".join(error.message for error in each[:TOLD_MAX])
-        more = f"; and {len(each) - TOLD_MAX} more" if len(each) > TOLD_MAX else ""
+        listed = "; ".join(error.message for error in each[:LISTED_MAX])
+        more = f"; and {len(each) - LISTED_MAX} more" if len(each) > LISTED_MAX else ""
         super().__init__(
-            f"{what}: {len(errors)} of {asked} failed: {told}{more}",
+            f"{what}: {len(errors)} of {asked} failed: {listed}{more}",
             code=codes.pop() if len(codes) == 1 else None,
             broker=each[0].broker,
             advice=next((error.advice for error in each if error.advice), None),
@@ -193,7 +218,7 @@ class SeveralFailed(KafkaError):
 
 
 class SettingError(ValueError):
-    """A client setting has an unknown name or a value that cannot be."""
+    """A client setting has an unknown name or an invalid value."""
 
 
 CLASSES: dict[ErrorCode, type[KafkaError]] = {
@@ -230,67 +255,125 @@ CLASSES: dict[ErrorCode, type[KafkaError]] = {
 }
 
 ADVICE: dict[ErrorCode, str] = {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "Create it with `ottla topic create`, or check the name with `ottla topic list`",
-    ErrorCode.TOPIC_ALREADY_EXISTS: "Choose another name, or look at it with `ottla topic describe`",
-    ErrorCode.INVALID_TOPIC_EXCEPTION: "A name has 1 to 249 of the characters a-z A-Z 0-9 . _ - and is not . or ..",
-    ErrorCode.INVALID_REPLICATION_FACTOR: "The replication factor must be between 1 and the number of live brokers",
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: (
+        "Create it with `ottla topic create`, or check the name with `ottla topic list`"
+    ),
+    ErrorCode.TOPIC_ALREADY_EXISTS: "Choose another name, or check the topic with `ottla topic describe`",
+    ErrorCode.INVALID_TOPIC_EXCEPTION: (
+        "A name has 1 to 249 of the characters a-z A-Z 0-9 . _ - and is not . or .."
+    ),
+    ErrorCode.INVALID_REPLICATION_FACTOR: (
+        "The replication factor must be between 1 and the number of live brokers"
+    ),
     ErrorCode.MESSAGE_TOO_LARGE: "Send smaller records or raise the topic's max.message.bytes",
     ErrorCode.RECORD_LIST_TOO_LARGE: "Send smaller batches (batch_size) or raise the topic's segment.bytes",
-    ErrorCode.NOT_ENOUGH_REPLICAS: "Fewer replicas are in sync than min.insync.replicas asks for: bring brokers back",
-    ErrorCode.LEADER_NOT_AVAILABLE: "The partition has no leader now: try again, or look at the brokers that hold it",
-    ErrorCode.INVALID_RECORD: "The broker looks into the records: a compacted topic, for one, needs a key on each",
+    ErrorCode.NOT_ENOUGH_REPLICAS: (
+        "Fewer replicas are in sync than min.insync.replicas requires: restart the stopped brokers"
+    ),
+    ErrorCode.LEADER_NOT_AVAILABLE: (
+        "The partition has no leader: try again, or check the brokers that hold it"
+    ),
+    ErrorCode.INVALID_RECORD: (
+        "The broker refuses the record: for example, a compacted topic needs a key in every record"
+    ),
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: "Ask for an ACL on the topic",
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "Ask for an ACL on the cluster",
     ErrorCode.GROUP_AUTHORIZATION_FAILED: "Ask for an ACL on the group",
-    ErrorCode.INCONSISTENT_GROUP_PROTOCOL: "The group's members share no assignor with this one: see partition_assignment_strategy "
-    "and group_protocol, and what the others use with `ottla group describe`",
-    ErrorCode.INVALID_SESSION_TIMEOUT: "The broker allows group.min.session.timeout.ms to group.max.session.timeout.ms",
-    ErrorCode.FENCED_INSTANCE_ID: "Another consumer with this group_instance_id has joined: each needs its own",
-    ErrorCode.UNRELEASED_INSTANCE_ID: "Another consumer with this group_instance_id is in the group: each needs its own",
-    ErrorCode.UNSUPPORTED_ASSIGNOR: "The brokers have uniform and range: check group_remote_assignor",
-    ErrorCode.GROUP_MAX_SIZE_REACHED: "The broker's group.max.size is reached: stop other members first",
-    ErrorCode.OFFSET_METADATA_TOO_LARGE: "Commit a shorter note: the broker's offset.metadata.max.bytes is the limit",
-    ErrorCode.OFFSET_OUT_OF_RANGE: "Seek to the beginning or the end, or set auto_offset_reset to earliest or latest",
-    ErrorCode.NO_REASSIGNMENT_IN_PROGRESS: "Nothing of it is on its way: look with `ottla partition reassign --status`",
-    ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: "Look with `ottla txn list`",
-    ErrorCode.INVALID_REGULAR_EXPRESSION: "It is an expression of RE2, and must match the whole of an id: orders-.*",
-    ErrorCode.PRODUCER_FENCED: "Another producer has come under its transactional id, or a transaction took longer than transaction_timeout_ms: make a new producer",
-    ErrorCode.INVALID_PRODUCER_EPOCH: "Another producer has come under its transactional id, or a transaction took longer than transaction_timeout_ms: make a new producer",
+    ErrorCode.INCONSISTENT_GROUP_PROTOCOL: (
+        "The members of the group have no assignor in common: compare partition_assignment_strategy and "
+        "group_protocol with `ottla group describe`"
+    ),
+    ErrorCode.INVALID_SESSION_TIMEOUT: (
+        "Set session_timeout_ms between the broker's group.min.session.timeout.ms and "
+        "group.max.session.timeout.ms"
+    ),
+    ErrorCode.FENCED_INSTANCE_ID: (
+        "Another consumer with this group_instance_id has joined: give each consumer its own"
+    ),
+    ErrorCode.UNRELEASED_INSTANCE_ID: (
+        "Another consumer with this group_instance_id is in the group: give each consumer its own"
+    ),
+    ErrorCode.UNSUPPORTED_ASSIGNOR: (
+        "Set group_remote_assignor to an assignor of the brokers: uniform or range"
+    ),
+    ErrorCode.GROUP_MAX_SIZE_REACHED: (
+        "The group has group.max.size members: stop one, or raise the limit on the broker"
+    ),
+    ErrorCode.OFFSET_METADATA_TOO_LARGE: (
+        "Commit shorter metadata: the broker's offset.metadata.max.bytes is the limit"
+    ),
+    ErrorCode.OFFSET_OUT_OF_RANGE: (
+        "Seek to the beginning or the end, or set auto_offset_reset to earliest or latest"
+    ),
+    ErrorCode.NO_REASSIGNMENT_IN_PROGRESS: (
+        "There is nothing to cancel: list the reassignments with `ottla partition reassign --status`"
+    ),
+    ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: "List the ids with `ottla txn list`",
+    ErrorCode.INVALID_REGULAR_EXPRESSION: (
+        "Write an RE2 expression that matches the whole id, such as orders-.*"
+    ),
+    ErrorCode.PRODUCER_FENCED: (
+        "Another producer uses its transactional id, or a transaction took longer than "
+        "transaction_timeout_ms: create a new producer"
+    ),
+    ErrorCode.INVALID_PRODUCER_EPOCH: (
+        "Another producer uses its transactional id, or a transaction took longer than "
+        "transaction_timeout_ms: create a new producer"
+    ),
     ErrorCode.TRANSACTION_ABORTABLE: "abort() the transaction and try again",
-    ErrorCode.INVALID_TRANSACTION_TIMEOUT: "Ask for no more than the broker's transaction.max.timeout.ms",
-    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: "The broker has lost records of this producer: look at its log",
+    ErrorCode.INVALID_TRANSACTION_TIMEOUT: (
+        "Set transaction_timeout_ms to at most the broker's transaction.max.timeout.ms"
+    ),
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: (
+        "The broker has lost records of this producer: check the broker's log"
+    ),
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Ask for an ACL on the transactional id",
-    ErrorCode.SASL_AUTHENTICATION_FAILED: "Check sasl_username and sasl_password, and that the user exists for this mechanism",
+    ErrorCode.SASL_AUTHENTICATION_FAILED: (
+        "Check sasl_username and sasl_password, and that the user exists for this mechanism"
+    ),
     ErrorCode.UNSUPPORTED_SASL_MECHANISM: "Choose another sasl_mechanism, or enable it on the broker",
-    ErrorCode.ILLEGAL_SASL_STATE: "Check security_protocol: the listener may be one without SASL",
-    ErrorCode.UNKNOWN_TOPIC_ID: "The topic was deleted, or made anew: look with `ottla topic list`",
-    ErrorCode.NOT_LEADER_OR_FOLLOWER: "The partition has moved: try again in a moment",
-    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: "Fewer replicas are in sync than min.insync.replicas asks for; the records may be there",
-    ErrorCode.REQUEST_TIMED_OUT: "The cluster was too slow: whether it was done is unknown, so look before trying again",
-    ErrorCode.COORDINATOR_NOT_AVAILABLE: "Nobody coordinates it now: try again, or look at the brokers",
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: "The coordinator has just started: try again in a moment",
-    ErrorCode.NOT_COORDINATOR: "The coordinator has moved: try again in a moment",
-    ErrorCode.GROUP_ID_NOT_FOUND: "Look with `ottla group list`",
-    ErrorCode.NON_EMPTY_GROUP: "Stop its members first, or send them away with remove_members",
-    ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: "The group reads the topic now: stop its members first",
-    ErrorCode.UNKNOWN_MEMBER_ID: "The member has left, or was taken for dead: look with `ottla group describe`",
-    ErrorCode.REBALANCE_IN_PROGRESS: "The group is being shared out anew: poll, and try again",
-    ErrorCode.INVALID_PARTITIONS: "A topic has one partition or more, and only grows",
-    ErrorCode.INVALID_REPLICA_ASSIGNMENT: "Name brokers that live, each once a partition, and as many for each",
-    ErrorCode.INVALID_CONFIG: "Look at names and values with `ottla config describe`",
-    ErrorCode.POLICY_VIOLATION: "A policy of the brokers forbids it: ask who runs them",
+    ErrorCode.ILLEGAL_SASL_STATE: "Check security_protocol: the listener may have no SASL",
+    ErrorCode.UNKNOWN_TOPIC_ID: "The topic was deleted or re-created: check it with `ottla topic list`",
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: "The leader has changed: try again in a moment",
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: (
+        "Fewer replicas are in sync than min.insync.replicas requires; the records may be written"
+    ),
+    ErrorCode.REQUEST_TIMED_OUT: (
+        "The cluster was too slow and may have executed the request: check before you try again"
+    ),
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: "There is no coordinator: try again, or check the brokers",
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: "The coordinator is loading: try again in a moment",
+    ErrorCode.NOT_COORDINATOR: "The coordinator has changed: try again in a moment",
+    ErrorCode.GROUP_ID_NOT_FOUND: "List the groups with `ottla group list`",
+    ErrorCode.NON_EMPTY_GROUP: "Stop its members first, or remove them with remove_members",
+    ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: "The group reads the topic: stop its members first",
+    ErrorCode.UNKNOWN_MEMBER_ID: (
+        "The member has left, or its session timed out: check with `ottla group describe`"
+    ),
+    ErrorCode.REBALANCE_IN_PROGRESS: "The group is rebalancing: poll, and try again",
+    ErrorCode.INVALID_PARTITIONS: "A topic has at least one partition, and the number can only grow",
+    ErrorCode.INVALID_REPLICA_ASSIGNMENT: (
+        "Name live brokers, none twice in a partition, and the same number for each partition"
+    ),
+    ErrorCode.INVALID_CONFIG: "Check names and values with `ottla config describe`",
+    ErrorCode.POLICY_VIOLATION: "A policy of the brokers forbids it: ask the operator of the cluster",
     ErrorCode.THROTTLING_QUOTA_EXCEEDED: "A quota is used up: try again later, or ask for a larger one",
-    ErrorCode.REASSIGNMENT_IN_PROGRESS: "Wait for its end, or end it: `ottla partition reassign --status`",
+    ErrorCode.REASSIGNMENT_IN_PROGRESS: (
+        "Wait for the end of the reassignment, or cancel it: `ottla partition reassign --status`"
+    ),
     ErrorCode.LOG_DIR_NOT_FOUND: "Name one of the broker's log.dirs: `describe_log_dirs` lists them",
-    ErrorCode.CORRUPT_MESSAGE: "Bytes were damaged on their way or on a disk: look at the broker's log",
-    ErrorCode.BROKER_ID_NOT_REGISTERED: "Look at the brokers with `ottla partition` or describe_cluster",
-    ErrorCode.INVALID_REQUEST: "The broker's own words say what it does not take",
-    ErrorCode.INVALID_TIMESTAMP: "The topic takes timestamps close to now only: see message.timestamp.before.max.ms and after.max.ms",
-    ErrorCode.INVALID_REQUIRED_ACKS: "acks is 'all', 1 or 0",
-    ErrorCode.NOT_CONTROLLER: "The cluster has no controller now: try again in a moment",
+    ErrorCode.CORRUPT_MESSAGE: "Bytes were damaged on the network or on a disk: check the broker's log",
+    ErrorCode.BROKER_ID_NOT_REGISTERED: "List the brokers with `ottla partition` or describe_cluster",
+    ErrorCode.INVALID_REQUEST: "The broker's message says which value it refuses",
+    ErrorCode.INVALID_TIMESTAMP: (
+        "Send a timestamp closer to the present, or raise message.timestamp.before.max.ms or "
+        "message.timestamp.after.max.ms"
+    ),
+    ErrorCode.INVALID_REQUIRED_ACKS: "Set acks to 'all', 1 or 0",
+    ErrorCode.NOT_CONTROLLER: "The cluster has no controller: try again in a moment",
     ErrorCode.TOPIC_DELETION_DISABLED: "Set delete.topic.enable=true on the brokers",
     ErrorCode.UNSUPPORTED_VERSION: "Upgrade the older of client and broker",
-    ErrorCode.KAFKA_STORAGE_ERROR: "The broker cannot use its disk: look at its log and its free space",
+    ErrorCode.KAFKA_STORAGE_ERROR: "The broker cannot use its disk: check its log and its free disk space",
 }
 
 
@@ -303,7 +386,10 @@ def refused(
     topic: str | None = None,
     partition: int | None = None,
 ) -> KafkaError:
-    """The exception for an error code that a broker answered; `what` is what was being tried."""
+    """The exception for an error code in a response.
+
+    `what` names the attempt, such as "creating topic 'orders'". `message` is the broker's own text.
+    """
     try:
         known = ErrorCode(code)
     except ValueError:

@@ -1,7 +1,7 @@
-"""Asking one of many that could all answer: the next is asked when one has failed, and also when one takes long.
+"""Hedged requests: ask the next broker if one has failed, and also if one takes long.
 
-A broker may stand still while its connections stay open, for as long as a request may take; nobody shall wait for it while others live.
-`Cluster` asks so for whatever any broker knows.
+A broker can hang with open connections for as long as a request may take. `Cluster` uses this for every
+request that any broker can answer.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from ottla.client.errors import AuthenticationFailed, KafkaError
 Asked = TypeVar("Asked")
 Result = TypeVar("Result")
 
-#: How long one is waited for before another is asked as well.
+#: How long to wait for one broker before the next one is asked too.
 HEDGE_S: Final = 1.0
 
 
 class AllFailed(Exception):
-    """Nobody answered; what each one said instead, in the order in which they said it."""
+    """No candidate answered. `failures` has the errors in the order in which they came."""
 
     def __init__(self, failures: list[KafkaError]) -> None:
         super().__init__("; ".join(error.message for error in failures))
@@ -34,7 +34,9 @@ async def first_answer(
     *,
     hedge_s: float = HEDGE_S,
 ) -> Result:
-    """The first result that any candidate gives, asked in their order; else `AllFailed`. Whoever is still asked then is let go."""
+    """The first result of the candidates, asked in order; else `AllFailed`. Requests to the others are
+    cancelled.
+    """
     left = deque(candidates)
     running: set[asyncio.Task[Result]] = set()
     failures: list[KafkaError] = []
@@ -49,7 +51,7 @@ async def first_answer(
                 try:
                     return task.result()
                 except AuthenticationFailed:
-                    # The others would say the same, and count it against the user.
+                    # The other brokers would answer the same, and count the failed login again.
                     raise
                 except KafkaError as error:
                     failures.append(error)

@@ -1,4 +1,4 @@
-"""How interceptors of producers and consumers are called: each method may be missing, and one that raises is logged and passed over."""
+"""Calls interceptors: each method may be missing, and an interceptor that raises is logged and skipped."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 logger = logging.getLogger(__name__)
 
-#: An object with any of the methods that its chain calls; a protocol cannot say that each of them may be missing.
+#: An object with any of the methods of its chain. A protocol cannot express that each one is optional.
 Interceptor: TypeAlias = Any
 
 

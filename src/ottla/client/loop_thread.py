@@ -1,7 +1,8 @@
-"""What the blocking faces share: an event loop in a thread of its own, and being opened and closed once.
+"""The base of the blocking clients: an event loop in a background thread, and closing once.
 
-`ottla.Producer`, `ottla.Consumer` and `ottla.Admin` own one each, on which their asyncio core does all I/O. A fork copies no thread: in the
-child every client of the parent is replaced by one that says so, since it would wait for ever, on sockets that are the parent's.
+`ottla.Producer`, `ottla.Consumer` and `ottla.Admin` own one thread each, on which their asyncio core does all
+I/O. A fork copies no thread, and the sockets belong to the parent. So in the child every client of the parent
+is replaced by `Forked`, which raises.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ logger = logging.getLogger(__name__)
 
 
 class LoopThread:
-    """An event loop in a daemon thread. `run` executes a coroutine there and waits for it here."""
+    """An event loop in a daemon thread. `run` executes a coroutine there and waits for the result."""
 
     def __init__(self, name: str) -> None:
         self.loop = asyncio.new_event_loop()
-        # Whoever hands work over after the loop was told to stop would wait for it for ever.
+        # Work that is submitted after the loop was stopped would hang.
         self._handing_over = threading.Lock()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -41,9 +42,10 @@ class LoopThread:
             try:
                 self.loop.run_forever()
             except (KeyboardInterrupt, SystemExit):
-                # asyncio lets these through. In this thread they would end nothing but the client, and its users would wait for ever.
+                # asyncio lets these through. In this thread they would only end the client, and its callers
+                # would hang.
                 logger.exception("a callback on the client's own thread raised")
-        # What a cancelled client left behind must end before the loop does.
+        # Tasks of a cancelled client must end before the loop does.
         tasks = asyncio.all_tasks(self.loop)
         for task in tasks:
             task.cancel()
@@ -65,7 +67,7 @@ class LoopThread:
         try:
             return future.result(timeout_s)
         except concurrent.futures.CancelledError:
-            # Nobody else cancels it: the client was closed meanwhile.
+            # Only `stop` cancels it: the client was closed meanwhile.
             raise _closed() from None
         except BaseException:
             future.cancel()
@@ -80,7 +82,7 @@ class LoopThread:
         if self.is_current:
             raise KafkaError(
                 "a callback that runs on the client's own thread cannot wait for the client",
-                advice="Do it in another thread, or in the one that made the call",
+                advice="Make the call in another thread",
             )
 
     def stop(self) -> None:
@@ -92,24 +94,24 @@ class LoopThread:
 
 
 def _closed() -> ClientClosed:
-    return ClientClosed("this client is closed", advice="Make a new one")
+    return ClientClosed("this client is closed", advice="Create a new one")
 
 
 class Forked:
-    """Stands for the core of a client in a process that was forked from that of its making: there is nothing to use or to close."""
+    """Replaces the core of a client in a forked child: there is nothing to use or to close."""
 
     def __init__(self, core: object) -> None:
-        # Kept, or its tasks would complain of being destroyed while they are pending.
+        # Keep a reference: otherwise asyncio warns about destroyed tasks.
         self._core = core
 
     def __getattr__(self, name: str) -> Any:
         raise ClientClosed(
-            "this client was made in another process, from which this one was forked",
-            advice="Make a new one after the fork",
+            "this client was created in another process, before a fork",
+            advice="Create a new one after the fork",
         )
 
 
-_open_clients: weakref.WeakSet[Blocking] = weakref.WeakSet()
+_open_clients: weakref.WeakSet[BlockingClient] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
@@ -122,14 +124,14 @@ os.register_at_fork(after_in_child=_after_fork)
 
 @atexit.register
 def _stop_what_is_open() -> None:
-    """A program that forgot `close()` ends without complaints about tasks that were destroyed. Producers have sent their records before."""
+    """Stop the clients of a program that did not call `close()`. Producers have sent their records before."""
     for client in list(_open_clients):
         if not isinstance(client._core, Forked):
             client._thread.stop()
 
 
-class Blocking:
-    """What the three have in common: the thread, and being closed once."""
+class BlockingClient:
+    """The common part of the blocking clients: the thread, and closing once."""
 
     _core: Any
 
@@ -142,7 +144,7 @@ class Blocking:
             try:
                 await core.start()
             except BaseException:
-                await core.cluster.close()
+                await core._cluster.close()
                 raise
             return core
 
@@ -155,10 +157,10 @@ class Blocking:
         return core
 
     def _closes(self) -> bool:
-        """Whether there is something to close: not the second time, nor in a forked child, where thread and sockets are the parent's."""
+        """Whether there is something to close: not the second time, and not in a forked child."""
         first = not self._closed and not isinstance(self._core, Forked)
         if first:
-            # Before it counts as closed: whoever made it can still close it then.
+            # Check before it is marked as closed, so that the owner can still close it.
             self._thread.check_not_current()
         self._closed = True
         return first
@@ -170,7 +172,12 @@ class Blocking:
             self._thread.stop()
 
     def close(self) -> None:
-        """Disconnect. A second call does nothing."""
+        """Disconnect. A second call does nothing.
+
+        Example:
+            >>> admin = ottla.Admin(broker.address)
+            >>> admin.close()
+        """
         if self._closes():
             self._shut(self._core.close())
 

@@ -1,8 +1,9 @@
-"""What a client knows of the cluster: brokers, topics by name and by id, leaders.
+"""The cluster metadata of a client: brokers, topics by name and by id, leaders.
 
-A `Metadata` is immutable; `merged` makes the next one out of a Metadata response, so that any thread may read the
-current one. An answer may be older than what is known (brokers learn of elections at different moments): a partition's
-entry is replaced only by one of the same or a newer leader epoch, unless the topic was made anew (KIP-320).
+A `Metadata` is immutable, so any thread may read the current one. `merged` creates the next one from a
+Metadata response. A response can be older than the known state, because brokers see elections at different
+moments. So a partition's entry is only replaced by one of the same or a newer leader epoch, unless the topic
+was re-created (KIP-320).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class TopicPartition(NamedTuple):
 
 
 class OffsetAndMetadata(NamedTuple):
-    """The next offset that a group reads, with words of its own to it."""
+    """A committed offset (the next one to read), with the metadata string of the commit."""
 
     offset: int
     metadata: str = ""
@@ -32,7 +33,7 @@ class OffsetAndMetadata(NamedTuple):
 
 
 class GroupMetadata(NamedTuple):
-    """Who commits: a group, and the member of it, so that one that the group has gone on without is refused."""
+    """The member that commits, so that the group can refuse a former member."""
 
     group_id: str
     generation_id: int
@@ -94,7 +95,7 @@ class Metadata:
     errors: Mapping[str, ErrorCode] = field(default_factory=dict)
 
     def leader(self, topic: str, partition: int) -> Node | None:
-        """The broker to ask for a partition, or None when it is not known or there is none."""
+        """The leader of a partition; None if it is unknown or there is none."""
         info = self.partition(topic, partition)
         return None if info is None else self.nodes.get(info.leader)
 
@@ -111,11 +112,11 @@ class Metadata:
         return None if known is None else known.topic_id
 
     def without_brokers(self) -> Metadata:
-        """The same with no broker known, so that the bootstrap addresses are asked again."""
+        """The same metadata without brokers, so that the client bootstraps again."""
         return replace(self, nodes={}, controller_id=-1)
 
     def merged(self, response: Any, *, complete: bool) -> Metadata:
-        """The next metadata. `complete` says that the answer lists every topic, so that others are gone."""
+        """The next metadata. `complete`: the response lists every topic, so missing ones are deleted."""
         topics = {} if complete else dict(self.topics)
         errors = {} if complete else dict(self.errors)
         for row in response.topics:
@@ -123,7 +124,7 @@ class Metadata:
                 continue
             name = str(row.name)
             code = int(row.error_code)
-            # A topic that is being made may be answered before it has partitions: it is not known yet.
+            # A topic that is being created may have no partitions in the response: it is not known yet.
             if code and not (code == ErrorCode.LEADER_NOT_AVAILABLE and row.partitions):
                 errors[name] = known_code(code)
                 topics.pop(name, None)
@@ -145,7 +146,7 @@ class Metadata:
     def with_leader(
         self, topic: str, partition: int, leader: int, leader_epoch: int, nodes: Mapping[int, Node]
     ) -> Metadata | None:
-        """The metadata with what a refused request told of a partition's leader (KIP-951); None when that is no news."""
+        """The metadata with the leader that a refused request returned (KIP-951); None if it is not newer."""
         known = self.topics.get(topic)
         before = None if known is None else known.partitions.get(partition)
         all_nodes = {**self.nodes, **nodes}

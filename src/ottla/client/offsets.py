@@ -1,6 +1,6 @@
-"""Offsets by time: ListOffsets asked of each partition's leader, again after a leader has moved.
+"""Offset lookups: ListOffsets to each partition's leader, retried after a leader has moved.
 
-The protocol's special times stand for the ends of a log. Used by consumer and admin.
+The protocol's special timestamps stand for the ends of a log. Used by consumer and admin.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ottla.model.errors import ErrorCode
 LATEST = -1
 EARLIEST = -2
 MAX_TIMESTAMP = -3
-#: The first that is on the leader's own disk, and the last that is in tiered storage (KIP-405, KIP-1005).
+#: The first offset on the leader's own disk, and the last one in tiered storage (KIP-405, KIP-1005).
 EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
@@ -39,9 +39,9 @@ async def list_offsets(
     attempts_max: int = 8,
     isolation_level: int = READ_UNCOMMITTED,
 ) -> dict[TopicPartition, OffsetAndTime]:
-    """For each partition the offset for a time in ms, or for `EARLIEST`, `LATEST` or `MAX_TIMESTAMP`.
+    """Return for each partition the offset of a time in ms, or of `EARLIEST`, `LATEST` or `MAX_TIMESTAMP`.
 
-    With `isolation_level` 1 (read_committed) the latest is the last stable offset.
+    With `isolation_level` 1 (read_committed) the latest offset is the last stable offset.
     """
     found: dict[TopicPartition, OffsetAndTime] = {}
     left = dict(times)

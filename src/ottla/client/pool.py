@@ -1,8 +1,9 @@
-"""The open connections of one client: one a broker's address and lane, opened once however many ask, and closed when nobody does.
+"""The connections of one client: one per broker address and lane, opened once and closed when idle.
 
-A lane is a connection of its own for requests that may be held by the broker (fetches), because answers on one connection come in order. An
-address that could not be reached is dialled again only after `reconnect_backoff_ms`, doubled each time. Connections that carried
-nothing for `connections_max_idle_ms` are closed: the broker would do it a little later, in the middle of a request. Owned by `Cluster`.
+A lane is a separate connection for requests that the broker may hold (fetches), because responses on one
+connection come in order. An address that failed is dialled again after `reconnect_backoff_ms`, doubled each
+time. Connections without traffic for `connections_max_idle_ms` are closed: the broker would close them a
+little later, possibly during a request. Owned by `Cluster`.
 """
 
 from __future__ import annotations
@@ -15,19 +16,19 @@ from ottla.client.backoff import Reconnects
 from ottla.client.connection import BrokerConnection
 from ottla.client.errors import ClientClosed
 from ottla.client.security import tls_context
-from ottla.client.settings import Client
+from ottla.client.settings import ClientConfig
 
 Address = tuple[str, int]
 _Key = tuple[Address, str]
 
-#: How long a peer may take to take what is left when the client closes.
+#: How long a peer may take to read the rest when the client closes.
 GOODBYE_S_MAX: Final = 2.0
 
 
 class Pool:
-    def __init__(self, settings: Client) -> None:
+    def __init__(self, settings: ClientConfig) -> None:
         self.settings = settings
-        #: The addresses that were reached at least once: if they fail now, they were not wrong.
+        #: The addresses that worked at least once: they are not wrong if they fail now.
         self.known_good: set[Address] = set()
         self._tls = tls_context(settings)
         self._connections: dict[_Key, BrokerConnection] = {}
@@ -37,12 +38,14 @@ class Pool:
         self._home: tuple[int, asyncio.AbstractEventLoop] | None = None
 
     def connected(self, address: Address, lane: str = "") -> BrokerConnection | None:
-        """The connection to an address if it is open now."""
+        """The connection to an address, if it is open."""
         connection = self._connections.get((address, lane))
         return connection if connection is not None and connection.open_now else None
 
     def open_by_load(self) -> list[Address]:
-        """Where a connection is open that no held request blocks; those that have the fewest answers to give first."""
+        """The addresses with an open connection that no held request blocks, the fewest requests in flight
+        first.
+        """
         load = {
             address: connection.pending
             for (address, lane), connection in self._connections.items()
@@ -51,12 +54,12 @@ class Pool:
         return sorted(load, key=load.__getitem__)
 
     def soonest_first(self, addresses: list[Address]) -> list[Address]:
-        """Those that may be dialled now before those that must wait; among equals their order stays."""
+        """The addresses that may be dialled now before the ones that must wait. Otherwise the order stays."""
         now_s = asyncio.get_running_loop().time()
         return sorted(addresses, key=lambda address: self._reconnects.wait_s(address, now_s))
 
     async def reach(self, address: Address, lane: str = "") -> BrokerConnection:
-        """The connection to an address, opened if need be; callers at the same time share one attempt."""
+        """The connection to an address, opened if needed. Concurrent callers share one attempt."""
         self._check_home()
         found = self.connected(address, lane)
         if found is not None:
@@ -71,19 +74,19 @@ class Pool:
 
     def _check_home(self) -> None:
         if self._closed:
-            raise ClientClosed("this client is closed", advice="Make a new one")
+            raise ClientClosed("this client is closed", advice="Create a new one")
         here = (os.getpid(), asyncio.get_running_loop())
         if self._home is None:
             self._home = here
         elif self._home[0] != here[0]:
             raise ClientClosed(
-                "this client was made in another process, from which this one was forked",
-                advice="Make a new one after the fork",
+                "this client was created in another process, before a fork",
+                advice="Create a new one after the fork",
             )
         elif self._home[1] is not here[1]:
             raise ClientClosed(
                 "this client belongs to another event loop",
-                advice="Use it on the loop it was started on, or make a new one",
+                advice="Use it on the loop it was started on, or create a new one",
             )
 
     async def _open(self, key: _Key) -> BrokerConnection:
@@ -114,7 +117,7 @@ class Pool:
             self._watch_idle(connection, -1)
 
     def _watch_idle(self, connection: BrokerConnection, requests: int) -> None:
-        """Look now and then whether anything was sent since; so the hot path keeps no time."""
+        """Check now and then whether anything was sent, so that the hot path needs no clock."""
         if not connection.open_now:
             return
         if connection.requests == requests and not connection.pending:
@@ -124,7 +127,7 @@ class Pool:
         asyncio.get_running_loop().call_later(idle_s, self._watch_idle, connection, connection.requests)
 
     def drop_all(self) -> None:
-        """Close every connection; those that are asked for next are opened anew."""
+        """Close every connection. Later requests open new ones."""
         for connection in self._connections.values():
             connection.close()
 
@@ -138,5 +141,5 @@ class Pool:
         self._connections.clear()
         for connection in connections:
             connection.close()
-        # The loop may end next: the sockets must be closed before.
+        # The loop may end next: close the sockets before.
         await asyncio.gather(*(connection.wait_closed(GOODBYE_S_MAX) for connection in connections))

@@ -1,7 +1,7 @@
-"""Client settings out of Kafka's properties: dotted names, and texts for values, as files and options of other programs have them.
+"""Client settings from Kafka properties: dotted names and text values, as in property files and options.
 
-A key store or trust store of type PEM, and the user and password of a login module, are understood as Kafka's own tools take them. The
-SDK's own names may stand there too, with dots or underscores. What is no setting of that kind of client is refused.
+PEM key stores and trust stores, and user and password of a JAAS login module, work as in Kafka's own tools.
+The SDK's own names work too, with dots or underscores. Other names are refused.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from ottla.client.errors import SettingError
-from ottla.client.settings import Client, settings_of
+from ottla.client.settings import ClientConfig, settings_of
 
-#: Kafka's names, and librdkafka's, for what has another name here.
+#: Names of Kafka and librdkafka that are different here.
 _OTHER_NAMES: Final = {
     "ssl.truststore.location": "ssl_cafile",
     "ssl.ca.location": "ssl_cafile",
@@ -28,8 +28,8 @@ _STORE_TYPES: Final = ("ssl.truststore.type", "ssl.keystore.type")
 _LOGIN: Final = re.compile(r"""\b(username|password)\s*=\s*("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\s;"']+)""")
 
 
-def settings_from(properties: Mapping[str, str], kind: type[Client] = Client) -> dict[str, Any]:
-    """Typed settings out of properties; `SettingError` names what is wrong, and never a secret. `bootstrap.servers` is left out."""
+def settings_from(properties: Mapping[str, str], kind: type[ClientConfig] = ClientConfig) -> dict[str, Any]:
+    """Typed settings from properties, without `bootstrap.servers`. A `SettingError` quotes no secret."""
     types = {field.name: str(field.type) for field in dataclasses.fields(kind)}
     found: dict[str, Any] = {}
     for name, value in properties.items():
@@ -37,7 +37,7 @@ def settings_from(properties: Mapping[str, str], kind: type[Client] = Client) ->
             continue
         if name in _STORE_TYPES:
             if value.upper() != "PEM":
-                raise SettingError(f"{name} is {value}; of stores only PEM files can be read: convert it")
+                raise SettingError(f"{name} is {value}: only PEM stores are supported; convert it")
         elif name == "sasl.jaas.config":
             found |= {f"sasl_{key}": _unquoted(word) for key, word in _LOGIN.findall(value)}
         elif name == "ssl.endpoint.identification.algorithm":

@@ -1,9 +1,10 @@
-"""Where a connection's bytes arrive: a scratch for small answers, and for a large one as much of it at once as the kernel has.
+"""The receive buffer of a connection: a scratch buffer for small responses, few large reads for large ones.
 
-asyncio's own way is a new object of 256 KiB for each read. After each read the event loop must get the interpreter back, for which a thread that
-computes lets it wait up to 5 ms; so a fetch that comes in few large reads arrives while the caller works on the one before. For the same
-reason the kernel is told not to wake anybody before what is missing of a large answer has come (SO_RCVLOWAT), or
-a good part of it: fewer reads, and 5 % more records a second. A peer that ends, or a receive window that is full, wakes as ever.
+asyncio would create a new 256 KiB object per read. After each read the event loop needs the interpreter lock
+again, and a busy thread keeps it for up to 5 ms. So a fetch that arrives in few large reads arrives while the
+caller still works on the previous one. For the same reason SO_RCVLOWAT tells the kernel to wake the loop only
+when the rest of a large response, or a good part of it, has arrived: fewer reads and 5 % more records per
+second. A closed connection or a full receive window wakes it as usual.
 """
 
 from __future__ import annotations
@@ -12,15 +13,15 @@ import socket
 from typing import Protocol
 
 SCRATCH_BYTES = 65_536
-#: A size that a frame claims is believed this far at a time.
+#: The most bytes to allocate at a time for the size that a frame claims.
 PIECE_BYTES_MAX = 8 << 20
-#: The kernel holds back no more than this: with a megabyte and more the sender waits for a window that grows slowly (columns: 1.3 million a second
-#: beside 2.4).
+#: The largest SO_RCVLOWAT. With a megabyte and more the sender waits for a window that grows slowly (columns:
+#: 1.3 instead of 2.4 million per second).
 LOW_WATER_BYTES_MAX = 1 << 18
 
 
 class Socket(Protocol):
-    """Of a socket, what is needed here."""
+    """The socket methods that are needed here."""
 
     def setsockopt(self, level: int, option: int, value: int, /) -> None: ...
 
@@ -35,15 +36,17 @@ class ReceiveBuffer:
         self._low_water_bytes = 1
 
     def attach(self, plain: Socket) -> None:
-        """This is where the bytes come from, and as they are: what arrives under TLS is not what is read here."""
+        """Set the socket. Only without TLS: with TLS the bytes on the socket are not the bytes that are read
+        here.
+        """
         self._socket = plain
 
     def room(self) -> memoryview:
-        """Where the next bytes go."""
+        """The buffer for the next bytes."""
         return self._view[self._filled :]
 
     def filled(self, count: int) -> bytes | bytearray:
-        """So many have come; what is ready to be looked at, which is nothing while a large piece is on its way."""
+        """Bytes have arrived. Return the bytes to parse: none while a large piece is incomplete."""
         if self._piece is None:
             return bytes(self._scratch[:count])
         self._filled += count
@@ -57,7 +60,7 @@ class ReceiveBuffer:
         return ready
 
     def expect(self, count: int) -> None:
-        """So many bytes are missing of a frame."""
+        """This number of bytes of a frame is missing."""
         if self._piece is None and count > SCRATCH_BYTES:
             self._piece = bytearray(min(count, PIECE_BYTES_MAX))
             self._view = memoryview(self._piece)

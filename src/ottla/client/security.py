@@ -1,8 +1,9 @@
-"""TLS and SASL as settings: which go together, the `SSLContext` they make, and what a failed TLS handshake means in words.
+"""TLS and SASL settings: their checks, the `SSLContext`, and explanations of failed TLS handshakes.
 
-`check_security` runs whenever settings are built, so that a client without its password fails where it is written. The context is made
-once a client, by `Cluster`. Certificates, keys and authorities are PEM files. TLS is 1.2 or newer, and the broker's certificate must be
-of a known authority and for the host that was asked for; only `ssl_check_hostname=False` or a context of one's own loosens that.
+`check_security` runs whenever settings are built, so that a missing password fails early. `Cluster` creates
+the context once per client. Certificates, keys and CAs are PEM files. TLS is 1.2 or newer. The broker's
+certificate must come from a known CA and match the host name; only `ssl_check_hostname=False` or an
+`ssl_context` relaxes that.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal, get_args
 from ottla.client.errors import BrokerUnreachable, KafkaError, SettingError, TlsFailed
 
 if TYPE_CHECKING:
-    from ottla.client.settings import Client
+    from ottla.client.settings import ClientConfig
 
 SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
@@ -21,14 +22,14 @@ Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
 _SSL_FIELDS: Final = ("ssl_cafile", "ssl_certfile", "ssl_keyfile", "ssl_password", "ssl_context")
 _SASL_FIELDS: Final = ("sasl_mechanism", "sasl_username", "sasl_password", "sasl_oauth_token_provider")
 
-#: OpenSSL's numbers for why a certificate was not believed.
+#: OpenSSL's reasons for refusing a certificate.
 _EXPIRED, _NOT_YET_VALID = 10, 9
 _UNKNOWN_AUTHORITY: Final = frozenset((2, 18, 19, 20, 21))
 _WRONG_HOST: Final = frozenset((62, 64))
 
 
-def check_security(settings: Client) -> None:
-    """Raise `SettingError` if the settings of TLS and SASL do not make sense together."""
+def check_security(settings: ClientConfig) -> None:
+    """Raise `SettingError` if the TLS and SASL settings do not fit together."""
     protocol, mechanism = settings.security_protocol, settings.sasl_mechanism
     if protocol not in get_args(SecurityProtocol):
         raise SettingError(
@@ -42,7 +43,7 @@ def check_security(settings: Client) -> None:
         "sasl_username",
         "sasl_password",
     ):
-        # The type alone is told: it may be a secret.
+        # Name only the type: the value may be a secret.
         value = getattr(settings, name)
         if value is not None and not isinstance(value, str):
             raise SettingError(f"{name} must be a string, not {type(value).__name__}")
@@ -52,12 +53,13 @@ def check_security(settings: Client) -> None:
         return
     if mechanism not in get_args(Mechanism):
         raise SettingError(
-            f"security_protocol {protocol} needs sasl_mechanism, one of {', '.join(get_args(Mechanism))}; it is {mechanism!r}"
+            f"security_protocol {protocol} needs sasl_mechanism, "
+            f"one of {', '.join(get_args(Mechanism))}; it is {mechanism!r}"
         )
     if mechanism == "OAUTHBEARER":
         if not callable(settings.sasl_oauth_token_provider):
             raise SettingError(
-                "sasl_mechanism OAUTHBEARER needs sasl_oauth_token_provider, a function that gives a token"
+                "sasl_mechanism OAUTHBEARER needs sasl_oauth_token_provider, a function that returns a token"
             )
         return
     for name in ("sasl_username", "sasl_password"):
@@ -68,7 +70,7 @@ def check_security(settings: Client) -> None:
             raise SettingError(f"{name} contains a NUL character, which {mechanism} cannot carry")
 
 
-def _check_tls(settings: Client) -> None:
+def _check_tls(settings: ClientConfig) -> None:
     if not settings.security_protocol.endswith("SSL"):
         _refuse_unused(settings, _SSL_FIELDS, "SSL")
     if settings.ssl_context is not None:
@@ -78,25 +80,25 @@ def _check_tls(settings: Client) -> None:
             )
         for name in ("ssl_cafile", "ssl_certfile", "ssl_keyfile", "ssl_password"):
             if getattr(settings, name) is not None:
-                raise SettingError(
-                    f"{name} is given beside ssl_context, which replaces it: load it into the context"
-                )
+                raise SettingError(f"{name} cannot be combined with ssl_context: load it into the context")
     if settings.ssl_keyfile is not None and settings.ssl_certfile is None:
-        raise SettingError("ssl_keyfile is given without ssl_certfile")
+        raise SettingError("ssl_keyfile needs ssl_certfile")
 
 
-def _refuse_unused(settings: Client, names: tuple[str, ...], protocol: str) -> None:
-    """A password that is not sent, or a certificate that is not looked at, is a mistake that nobody would notice."""
+def _refuse_unused(settings: ClientConfig, names: tuple[str, ...], protocol: str) -> None:
+    """Refuse a password that is not sent, or a certificate that is not used: a mistake that would go
+    unnoticed.
+    """
     for name in names:
         if getattr(settings, name) is not None:
             raise SettingError(
-                f"{name} is given, and security_protocol {settings.security_protocol} does not use it; "
+                f"{name} is set, but security_protocol {settings.security_protocol} does not use it; "
                 f"did you mean security_protocol={protocol!r}?"
             )
 
 
-def tls_context(settings: Client) -> ssl.SSLContext | None:
-    """The context that the settings ask for; None without TLS."""
+def tls_context(settings: ClientConfig) -> ssl.SSLContext | None:
+    """The `SSLContext` of the settings; None without TLS."""
     if not settings.security_protocol.endswith("SSL"):
         return None
     if settings.ssl_context is not None:
@@ -108,7 +110,7 @@ def tls_context(settings: Client) -> ssl.SSLContext | None:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname = settings.ssl_check_hostname
     if settings.ssl_certfile is not None:
-        # Without an own answer OpenSSL would ask for the password on the terminal.
+        # Without a password OpenSSL would ask on the terminal.
         password = settings.ssl_password or ""
         try:
             context.load_cert_chain(settings.ssl_certfile, settings.ssl_keyfile, lambda: password)
@@ -131,7 +133,7 @@ def _file_trouble(error: OSError) -> str:
 
 
 def tls_failure(address: str, error: OSError, *, has_certificate: bool) -> KafkaError:
-    """What a failure of the TLS handshake, or of the first words after it, means and what to try."""
+    """The error for a failed TLS handshake, or a failure right after it, with advice."""
     if isinstance(error, ssl.SSLCertVerificationError):
         reason, advice = _distrust(address, error)
         return TlsFailed(f"the certificate of {address} {reason}", broker=address, advice=advice)
@@ -148,8 +150,8 @@ def tls_failure(address: str, error: OSError, *, has_certificate: bool) -> Kafka
                 broker=address, advice=_alert_advice(name, has_certificate=has_certificate),
             )  # fmt: skip
     return BrokerUnreachable(
-        f"{address} took the connection and closed it during the TLS handshake", broker=address,
-        advice="The listener may be one without TLS: then use security_protocol PLAINTEXT or SASL_PLAINTEXT",
+        f"{address} accepted the connection and closed it during the TLS handshake", broker=address,
+        advice="If the listener has no TLS, use security_protocol PLAINTEXT or SASL_PLAINTEXT",
     )  # fmt: skip
 
 
@@ -158,7 +160,7 @@ def _distrust(address: str, error: ssl.SSLCertVerificationError) -> tuple[str, s
         host = address.rpartition(":")[0]
         return (
             f"is not for {host}",
-            "Use a name that is in the certificate, which the broker must advertise too; ssl_check_hostname=False looks away",
+            "Use a name from the certificate and advertise it, or set ssl_check_hostname=False",
         )
     if error.verify_code in _UNKNOWN_AUTHORITY:
         return (
@@ -170,14 +172,14 @@ def _distrust(address: str, error: ssl.SSLCertVerificationError) -> tuple[str, s
             f"is not valid now ({error.verify_message})",
             "Renew it on the broker, or set the clock of this machine",
         )
-    return f"was not accepted ({error.verify_message})", "Look at it with `openssl s_client -connect`"
+    return f"was not accepted ({error.verify_message})", "Inspect it with `openssl s_client -connect`"
 
 
 def _alert_advice(name: str, *, has_certificate: bool) -> str:
     if "CERTIFICATE" in name or "UNKNOWN_CA" in name or ("HANDSHAKE_FAILURE" in name and not has_certificate):
         if has_certificate:
-            return "The broker does not accept the client's certificate: ask whether it knows its authority"
+            return "The broker does not accept the client's certificate: check that its truststore has the CA"
         return "The broker demands a client's certificate: give ssl_certfile and ssl_keyfile"
     if "VERSION" in name or "HANDSHAKE_FAILURE" in name:
-        return "The broker may offer no TLS version or cipher of today; this client speaks TLS 1.2 and 1.3"
-    return "Look at the broker's log"
+        return "There is no common TLS version or cipher; this client speaks TLS 1.2 and 1.3"
+    return "See the broker's log"

@@ -1,7 +1,7 @@
-"""From objects to bytes and back: serializers of the producer, deserializers of the consumer.
+"""Serializers of the producer and deserializers of the consumer.
 
-Each is a callable of `(topic, thing)`, or one of the names in `NAMES`. None means bytes as they are. `None` as a value is a
-tombstone: no serializer of ours sees it, and one of the user's is not asked either.
+Each is a callable of `(topic, thing)`, or one of the names in `NAMES`. None means bytes. A value of `None` is
+a tombstone: serializers are not called for it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _json_in(_topic: str, data: bytes) -> Any:
 
 
 def _int_out(_topic: str, number: int) -> bytes:
-    """Eight bytes, big-endian, as Kafka's LongSerializer writes."""
+    """Eight bytes, big-endian, as Kafka's LongSerializer."""
     return number.to_bytes(INT_BYTES, "big", signed=True)
 
 
@@ -54,7 +54,7 @@ NAMES: tuple[str, ...] = ("bytes", *SERIALIZERS)
 
 
 def serializer_of(given: Name | Serializer | None, setting: str) -> Serializer | None:
-    """The serializer that was named or given; None for bytes. `setting` is its name, for the refusal."""
+    """The serializer of that name, or the callable; None for bytes. `setting` is its name for errors."""
     return _chosen(given, SERIALIZERS, setting)
 
 

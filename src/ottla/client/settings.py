@@ -1,8 +1,9 @@
-"""The settings of clients: Kafka's names with underscores, their defaults, and the checks on them.
+"""The settings of all clients: Kafka's names with underscores, their defaults and their checks.
 
-`Client` holds what every client needs; `producer/settings.py` and `consumer/settings.py` add their own. A client is built from keyword arguments
-(`ottla.Producer(address, linger_ms=5)`); the typed dictionaries below give those arguments to type checkers and a test
-keeps them equal to the dataclasses. Secrets are left out of the dataclasses' repr, and no error quotes one.
+`ClientConfig` has the settings of every client; `producer/settings.py` and `consumer/settings.py` add their
+own. A client takes keyword arguments (`ottla.Producer(address, linger_ms=5)`). The typed dictionaries declare
+them for type checkers, and a test keeps them equal to the dataclasses. Secrets are not in the repr, and no
+error quotes one.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ if TYPE_CHECKING:
 
     from ottla.client.sasl.oauthbearer import TokenProvider
 
-#: Where -1 leaves the choice to the system, or means never.
+#: Settings for which -1 means the system's default, or never.
 _MINUS_ONE_ALLOWED: Final = frozenset(
     ("connections_max_idle_ms", "receive_buffer_bytes", "send_buffer_bytes")
 )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Client:
+class ClientConfig:
     client_id: str = "ottla"
     request_timeout_ms: int = 30_000
     socket_connection_setup_timeout_ms: int = 10_000
@@ -36,7 +37,7 @@ class Client:
     reconnect_backoff_ms: int = 50
     reconnect_backoff_max_ms: int = 1_000
     connections_max_idle_ms: int = 540_000
-    # Kafka's fixed 64 and 128 KiB would switch off the kernel's own tuning, which does better on any network.
+    # Kafka's fixed 64 and 128 KiB would disable the kernel's auto-tuning, which is better on every network.
     send_buffer_bytes: int = -1
     receive_buffer_bytes: int = -1
     security_protocol: SecurityProtocol = "PLAINTEXT"
@@ -88,11 +89,11 @@ class ClientSettings(TypedDict, total=False):
     sasl_oauth_token_provider: TokenProvider | None
 
 
-Kind = TypeVar("Kind", bound=Client)
+Kind = TypeVar("Kind", bound=ClientConfig)
 
 
 def settings_of(kind: type[Kind], given: Mapping[str, Any]) -> Kind:
-    """Settings of that kind from keyword arguments; an unknown name is refused with the nearest known one."""
+    """Settings from keyword arguments. An unknown name is refused with the nearest known one."""
     known = [field.name for field in dataclasses.fields(kind)]
     for name in given:
         if name not in known:
@@ -105,7 +106,7 @@ def settings_of(kind: type[Kind], given: Mapping[str, Any]) -> Kind:
 
 
 def bootstrap_addresses(servers: str | Sequence[str]) -> list[tuple[str, int]]:
-    """`host:port` pairs out of a comma-separated string or a sequence; IPv6 hosts stand in brackets."""
+    """The `host:port` pairs of a string with commas or of a sequence. IPv6 hosts are in brackets."""
     texts = servers.split(",") if isinstance(servers, str) else list(servers)
     found = []
     for text in (text.strip() for text in texts):
@@ -114,7 +115,7 @@ def bootstrap_addresses(servers: str | Sequence[str]) -> list[tuple[str, int]]:
         host, colon, port = text.rpartition(":")
         host = host.removeprefix("[").removesuffix("]")
         if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
-            raise SettingError(f"{text!r} is no bootstrap address: write HOST:PORT, as in 127.0.0.1:9092")
+            raise SettingError(f"{text!r} is not a bootstrap address: write HOST:PORT, as in 127.0.0.1:9092")
         found.append((host, int(port)))
     if not found:
         raise SettingError("no bootstrap address given: write HOST:PORT, as in 127.0.0.1:9092")

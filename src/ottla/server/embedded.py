@@ -1,7 +1,6 @@
-"""The broker embedded in another program: `with ottla.Broker() as broker: …` (A11).
+"""`ottla.Broker`: a broker inside another Python program (A11).
 
-It runs a `Node` on its own event loop in one background thread. Without a data directory it creates a
-temporary one and deletes it at the end.
+It runs the same `Node` as the server process, on an event loop in one background thread.
 """
 
 from __future__ import annotations
@@ -20,7 +19,24 @@ from ottla.server.node import CannotStart, Node
 
 
 class Broker:
-    """An ottla broker in this process. The constructor starts it; `close` stops it cleanly."""
+    """A broker in this process. The constructor starts it; `close`, or the end of a `with` block, stops it.
+
+    Args:
+        data_dir: Directory of the logs. Default: a temporary directory, which `close` removes.
+        host: Address to listen on. Default: "127.0.0.1".
+        port: Port to listen on. Default: 0, a free port.
+        config: Broker properties by their Kafka names. Default: none.
+        say: Called with each line that a server process would print. Default: the lines are dropped.
+
+    Raises:
+        CannotStart: The port is in use, or the data directory cannot be used.
+
+    Example:
+        >>> with ottla.Broker(config={"num.partitions": "3"}) as broker:
+        ...     with ottla.Producer(broker.address) as producer:
+        ...         print(producer.partitions_for("payments"))
+        [0, 1, 2]
+    """
 
     def __init__(
         self,
@@ -47,26 +63,33 @@ class Broker:
         self._thread.start()
         self._ready.wait()
         if self._problems:
-            # Nothing is left to stop: the thread has ended.
+            # The thread has ended: there is nothing to stop.
             self._thread.join()
             self._remove_temporary()
             raise CannotStart(str(self._problems[0])) from self._problems[0]
 
     @property
     def address(self) -> str:
-        """The bootstrap server for clients: host:port."""
+        """The bootstrap server for clients: `host:port`."""
         return self._node.address
 
     @property
     def data_dir(self) -> str:
+        """The directory of the logs."""
         return self._node.data_dir
 
     @property
     def longest_turn(self) -> LongestTurn:
-        """The turn of the event loop that used most CPU time so far; other clients waited meanwhile."""
+        """The event loop turn with the most CPU time so far. Other clients wait during a turn."""
         return self._node.longest_turn
 
     def close(self) -> None:
+        """Stop the broker cleanly and remove a temporary data directory. A second call does nothing.
+
+        Example:
+            >>> other = ottla.Broker()
+            >>> other.close()
+        """
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()

@@ -12,11 +12,11 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from ottla.client.consumer.settings import Consuming
+from ottla.client.consumer.settings import ConsumerConfig
 from ottla.client.errors import SettingError
-from ottla.client.producer.settings import Producing
+from ottla.client.producer.settings import ProducerConfig
 from ottla.client.properties import settings_from
-from ottla.client.settings import Client, bootstrap_addresses
+from ottla.client.settings import ClientConfig, bootstrap_addresses
 from ottla.spark.options import KAFKA, OptionError
 
 if TYPE_CHECKING:
@@ -32,17 +32,19 @@ _lock = threading.Lock()
 Lent = TypeVar("Lent")
 
 
-def settings_for(kafka: Mapping[str, str], kind: type[Client]) -> dict[str, str]:
+def settings_for(kafka: Mapping[str, str], kind: type[ClientConfig]) -> dict[str, str]:
     """Select the settings for one kind of client: drop those that only another kind of client has.
 
     Settings that no client has are kept, so that the client rejects them.
     """
     known = {name.name for name in dataclasses.fields(kind)}
-    others = {name.name for each in (Consuming, Producing) for name in dataclasses.fields(each)} - known
+    others = {
+        name.name for each in (ConsumerConfig, ProducerConfig) for name in dataclasses.fields(each)
+    } - known
     return {name: value for name, value in kafka.items() if name.replace(".", "_") not in others}
 
 
-def check_settings(kafka: Mapping[str, str], kind: type[Client]) -> None:
+def check_settings(kafka: Mapping[str, str], kind: type[ClientConfig]) -> None:
     """Raise `OptionError` if a setting is invalid for this kind of client."""
     try:
         bootstrap_addresses(kafka["bootstrap.servers"])
@@ -55,24 +57,24 @@ def consumer(kafka: Mapping[str, str], **settings: Any) -> contextlib.AbstractCo
     """Lend a consumer with these options. The caller's `settings` override them."""
     from ottla.client.consumer.sync import Consumer
 
-    return _lent(Consumer, Consuming, kafka, settings)
+    return _lent(Consumer, ConsumerConfig, kafka, settings)
 
 
 def admin(kafka: Mapping[str, str], **settings: Any) -> contextlib.AbstractContextManager[Admin]:
     from ottla.client.admin.sync import Admin
 
-    return _lent(Admin, Client, kafka, settings)
+    return _lent(Admin, ClientConfig, kafka, settings)
 
 
 def producer(kafka: Mapping[str, str], **settings: Any) -> contextlib.AbstractContextManager[Producer]:
     from ottla.client.producer.sync import Producer
 
-    return _lent(Producer, Producing, kafka, settings)
+    return _lent(Producer, ProducerConfig, kafka, settings)
 
 
 @contextlib.contextmanager
 def _lent(
-    make: type[Lent], kind: type[Client], kafka: Mapping[str, str], own: Mapping[str, Any]
+    make: type[Lent], kind: type[ClientConfig], kafka: Mapping[str, str], own: Mapping[str, Any]
 ) -> Iterator[Lent]:
     key = (make, *sorted(kafka.items()), *sorted(own.items()))
     with _lock:

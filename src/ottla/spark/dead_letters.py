@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.client.producer.settings import Producing
+from ottla.client.producer.settings import ProducerConfig
 from ottla.spark import clients
 from ottla.spark.options import KAFKA, OptionError
 
@@ -197,7 +197,7 @@ class DeadLetters:
                 raise OptionError(
                     f"option {name!r} of the dead letters lacks the prefix {KAFKA}: write {KAFKA}{name}"
                 )
-        clients.check_settings(self._kafka(), Producing)
+        clients.check_settings(self._kafka(), ProducerConfig)
 
     def _kafka(self) -> dict[str, str]:
         own = {name.lower().removeprefix(KAFKA): value for name, value in self.options.items()}

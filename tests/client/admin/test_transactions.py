@@ -10,6 +10,7 @@ import ottla
 from ottla.client.admin import transactions
 from ottla.client.admin.core import AsyncAdmin
 from ottla.client.admin.transactions import ProducerState, TransactionInfo, is_known
+from ottla.client.cluster import Cluster
 from ottla.client.errors import InvalidRequest, TopicNotFound, UnsupportedVersion
 from ottla.client.metadata import TopicPartition
 from ottla.model.api_key import ApiKey
@@ -55,7 +56,7 @@ def test_a_broker_that_does_not_know_a_filter_is_not_asked(
 ) -> None:
     async def listing() -> None:
         async with AsyncAdmin(ottla_address) as admin:
-            connection = await admin.cluster.any_connection()
+            connection = await admin._cluster.any_connection()
             connection.versions[ApiKey.LIST_TRANSACTIONS] = (0, version)
             await admin.list_transactions(**filters)
 
@@ -91,9 +92,9 @@ def test_what_ends_while_it_is_looked_for_does_not_hang(
     producer.init_transactions(30)
     original = transactions.list_transactions
 
-    async def ended_just_before(admin: AsyncAdmin, **filters: Any) -> Any:
+    async def ended_just_before(cluster: Cluster, **filters: Any) -> Any:
         await asyncio.to_thread(producer.commit_transaction, 30)
-        return await original(admin, **filters)
+        return await original(cluster, **filters)
 
     with ottla.Admin(ottla_address) as admin:
         admin.create_topic(topic_name, 1)

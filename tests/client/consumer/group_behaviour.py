@@ -251,7 +251,7 @@ def test_assign_with_a_group_begins_at_its_offsets_and_commits(address: str, nam
         with member(address, name) as other:
             other.subscribe([name])
             until(other.assignment, other)
-            with pytest.raises(CommitFailed, match="none of them"):
+            with pytest.raises(CommitFailed, match="not one of them"):
                 consumer.commit()
 
 
@@ -261,7 +261,7 @@ def test_without_a_group_there_are_no_commits(address: str, name: str) -> None:
     with ottla.Consumer(address, auto_offset_reset="earliest", client_id=name) as consumer:
         consumer.assign([tp])
         take(consumer, 3)
-        assert not consumer._core.progress.is_automatic
+        assert not consumer._core._progress.is_automatic
 
 
 # --- callbacks ----------------------------------------------------------------------------------------------------

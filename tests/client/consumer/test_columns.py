@@ -85,7 +85,7 @@ def test_what_is_no_number_is_named(twin: Any) -> None:
         found.keys_as(">i8")
     with pytest.raises(ValueError, match="row 1 is 3 bytes wide, not 8 bytes"):
         found.values[2:].__class__(b"12345678123", array("q", [0, 8]), array("q", [8, 11])).numbers(">i8")
-    with pytest.raises(ValueError, match="no number format"):
+    with pytest.raises(ValueError, match="unknown number format"):
         found.values_as("complex")
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from ottla.client.cluster import Cluster
 from ottla.client.consumer.commits import GroupOffsets
-from ottla.client.consumer.settings import Consuming
+from ottla.client.consumer.settings import ConsumerConfig
 from ottla.client.errors import CommitFailed, ConnectionLost, KafkaError
 from ottla.client.metadata import GroupMetadata, OffsetAndMetadata, TopicPartition
 from ottla.model.errors import ErrorCode
@@ -44,7 +44,7 @@ class Played:
         return SimpleNamespace(error_code=0, topics=[SimpleNamespace(name="t", partitions=[row])]), "b:1"
 
     def offsets(self) -> GroupOffsets:
-        settings = Consuming(retry_backoff_ms=1, retry_backoff_max_ms=2)
+        settings = ConsumerConfig(retry_backoff_ms=1, retry_backoff_max_ms=2)
         cluster = Cluster([("127.0.0.1", 1)], settings)
         return GroupOffsets(cluster, self, "g", lambda: self.who, lambda: self.joining)  # type: ignore[arg-type]
 
@@ -65,7 +65,7 @@ def test_what_passes_is_tried_again_and_a_coordinator_that_moved_looked_for() ->
 
 
 def test_the_time_is_kept_and_the_last_error_told() -> None:
-    with pytest.raises(CommitFailed, match=r"rebalances.*poll\(\)"):
+    with pytest.raises(CommitFailed, match=r"rebalancing.*poll\(\)"):
         Played(*[ErrorCode.REBALANCE_IN_PROGRESS] * 10_000).commit(50)
 
 

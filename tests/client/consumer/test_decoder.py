@@ -9,7 +9,7 @@ import pytest
 
 import ottla
 from ottla.client.consumer import decoder
-from ottla.client.consumer.decoder import AUTO_RECORDS, Decoding
+from ottla.client.consumer.decoder import AUTO_RECORDS, DecoderSelector
 from ottla.client.errors import SettingError
 from ottla.records import pieces
 
@@ -33,7 +33,7 @@ def wait_for(loader: decoder._Loader) -> None:
 
 def test_the_compiled_twin_comes_after_enough_records(fresh: decoder._Loader) -> None:
     compiled = pytest.importorskip("ottla.records.compiled", reason="numba is not here")
-    mine = Decoding("auto")
+    mine = DecoderSelector("auto")
     mine.read(AUTO_RECORDS - 1)
     assert fresh._thread is None and mine.twin is pieces
     mine.read(1)
@@ -41,13 +41,13 @@ def test_the_compiled_twin_comes_after_enough_records(fresh: decoder._Loader) ->
     mine.read(1)
     assert mine.twin is compiled
     # Another consumer of the process waits for its own volume, and for nothing else.
-    other = Decoding("auto")
+    other = DecoderSelector("auto")
     other.read(AUTO_RECORDS)
     assert other.twin is compiled
 
 
 def test_who_wants_pure_python_keeps_it(fresh: decoder._Loader) -> None:
-    mine = Decoding("pure")
+    mine = DecoderSelector("pure")
     mine.read(AUTO_RECORDS * 10)
     assert mine.twin is pieces and fresh._thread is None
 
@@ -55,13 +55,13 @@ def test_who_wants_pure_python_keeps_it(fresh: decoder._Loader) -> None:
 def test_who_wants_the_compiled_one_has_it_at_once_or_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ottla.records.compiled", None)
     with pytest.raises(SettingError, match=r"needs numba: install ottla\[fast\]"):
-        Decoding("compiled")
+        DecoderSelector("compiled")
 
 
 def test_without_numba_it_is_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[str] = []
     monkeypatch.setattr(decoder, "find_spec", looked.append)
-    mine = Decoding("auto")
+    mine = DecoderSelector("auto")
     for _ in range(5):
         mine.read(AUTO_RECORDS)
     assert looked == ["numba"] and mine.twin is pieces
@@ -74,13 +74,13 @@ def test_a_compiler_that_fails_is_told_once_and_done_without(
     monkeypatch.delitem(sys.modules, "ottla.records.compiled", raising=False)
     monkeypatch.setattr("numba.njit", lambda *_, **__: 1 / 0)
     for _ in range(2):
-        mine = Decoding("auto")
+        mine = DecoderSelector("auto")
         mine.read(AUTO_RECORDS)
         wait_for(fresh)
         mine.read(1)
         assert mine.twin is pieces
     assert [record.message for record in caplog.records] == [
-        "numba fails (division by zero): records are decoded in pure Python"
+        "numba cannot be used (division by zero): records are decoded in pure Python"
     ]
 
 

@@ -1,5 +1,5 @@
 from ottla.client.consumer.fetch_session import FetchSession, Place, request_body
-from ottla.client.consumer.settings import Consuming
+from ottla.client.consumer.settings import ConsumerConfig
 from ottla.client.metadata import TopicPartition
 
 A, B, C = (TopicPartition("t", number) for number in range(3))
@@ -40,7 +40,7 @@ def test_a_broker_that_keeps_no_sessions_is_asked_for_everything_each_time() -> 
 
 def test_a_lost_session_begins_anew_in_its_own_place() -> None:
     session = begun()
-    session.begin_rebuild()
+    session.restart()
     asking = session.ask(places(a=1), IDS)
     assert (asking.session_id, asking.epoch, asking.places) == (99, 0, places(a=1))
     session.answered(100)
@@ -71,7 +71,7 @@ def test_epochs_begin_again_after_the_last() -> None:
 def test_a_request_names_what_is_new_and_what_is_to_be_forgotten() -> None:
     session = begun()
     asking = session.ask(places(b=7), IDS)
-    settings = Consuming(isolation_level="read_committed", client_rack="r1", fetch_max_bytes=1000)
+    settings = ConsumerConfig(isolation_level="read_committed", client_rack="r1", fetch_max_bytes=1000)
     body = request_body(asking, IDS, session, settings, room_bytes=300, wait_ms=70)
     assert (body["isolation_level"], body["rack_id"]) == (1, "r1")
     assert (body["max_bytes"], body["max_wait"]) == (300, 70)

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from ottla.client.consumer.decoder import Decoding
+from ottla.client.consumer.decoder import DecoderSelector
 from ottla.client.consumer.fetched import ConsumerRecord, FetchBuffer, Partition
 from ottla.client.consumer.poison import PoisonRecord, RecordMaker
 from ottla.client.errors import CorruptBatch, KafkaError
@@ -374,7 +374,7 @@ def test_what_the_callers_own_function_raises_comes_out_of_poll() -> None:
 def test_records_and_columns_may_be_taken_in_turn(twin: Any) -> None:
     if twin == "compiled":
         pytest.importorskip("numba")
-    held = buffer(A, decoding=Decoding(twin))
+    held = buffer(A, decoding=DecoderSelector(twin))
     put(held, A, batch(0, 20) + batch(20, 1, control=True) + batch(21, 10))
     assert offsets(held.take(3)) == [0, 1, 2]
     columns = held.take_columns(9)[A]
@@ -391,7 +391,7 @@ def test_records_and_columns_may_be_taken_in_turn(twin: Any) -> None:
 def test_a_seek_into_a_batch_holds_for_columns(twin: Any) -> None:
     if twin == "compiled":
         pytest.importorskip("numba")
-    held = buffer(A, offset=7, decoding=Decoding(twin))
+    held = buffer(A, offset=7, decoding=DecoderSelector(twin))
     put(held, A, batch(0, 10))
     assert list(held.take_columns(None)[A].offsets) == [7, 8, 9]
 
@@ -400,7 +400,7 @@ def test_a_seek_into_a_batch_holds_for_columns(twin: Any) -> None:
 def test_a_batch_that_is_taken_in_parts_is_opened_once(twin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     if twin == "compiled":
         pytest.importorskip("numba")
-    decoding = Decoding(twin)
+    decoding = DecoderSelector(twin)
     opened = []
     module, piece = decoding.twin, decoding.twin.piece
     monkeypatch.setattr(module, "piece", lambda data, **how: opened.append(1) or piece(data, **how))

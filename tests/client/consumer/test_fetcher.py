@@ -222,7 +222,9 @@ def test_a_log_that_was_cut_off_below_what_was_read_is_told() -> None:
         async with consuming(await cluster.start(1, cut_at_three), auto_offset_reset="none") as consumer:
             consumer.seek(TP, 0)
             assert await offsets(consumer, 5) == [0, 1, 2, 3, 4]
-            with pytest.raises(LogTruncated, match=r"t-0 was cut off at offset 3.*had read up to 5") as told:
+            with pytest.raises(
+                LogTruncated, match=r"t-0 was truncated at offset 3.*had read up to 5"
+            ) as told:
                 await offsets(consumer, 1)
             assert told.value.offset == 3
             consumer.seek(TP, 3)
@@ -237,7 +239,7 @@ def test_a_log_that_was_cut_off_is_gone_on_from_where_it_differs(caplog: pytest.
             assert await offsets(consumer, 6) == [0, 1, 2, 3, 4, 3]
 
     run(test)
-    assert "was cut off at offset 3" in caplog.text
+    assert "was truncated at offset 3" in caplog.text
 
 
 def test_an_epoch_that_nobody_can_place_is_no_offset_out_of_range() -> None:

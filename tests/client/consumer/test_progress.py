@@ -107,7 +107,7 @@ def test_close_waits_for_commits_on_their_way_and_tells_them(
 
 def test_a_signals_handler_may_wake_the_thread_that_holds_the_buffer(consumer: ottla.Consumer) -> None:
     with consumer:
-        with consumer._core.buffer.lock:
+        with consumer._core._buffer.lock:
             consumer.wakeup()
         with pytest.raises(ottla.WakeupError):
             consumer.poll(30_000)
@@ -145,7 +145,7 @@ def test_a_position_that_cannot_be_found_is_not_waited_for_for_ever(
         consumer.partitions_for(tp.topic)
         admin.delete_topics([tp.topic])
         consumer.assign([tp])
-        with pytest.raises(ottla.KafkaError, match=f"where {tp} starts"):
+        with pytest.raises(ottla.KafkaError, match=f"the start offset of {tp}"):
             consumer.position(tp)
 
 

@@ -1,7 +1,7 @@
 import pytest
 
 from ottla.client.consumer.resets import reset_timestamp
-from ottla.client.consumer.settings import Consuming
+from ottla.client.consumer.settings import ConsumerConfig
 from ottla.client.errors import SettingError
 from ottla.client.offsets import EARLIEST, LATEST
 
@@ -28,4 +28,4 @@ def test_policies(policy: str, expected: int | None) -> None:
 )
 def test_others_are_refused_with_what_is_known(policy: str) -> None:
     with pytest.raises(SettingError, match="earliest, latest, none, or by_duration"):
-        Consuming(auto_offset_reset=policy)
+        ConsumerConfig(auto_offset_reset=policy)

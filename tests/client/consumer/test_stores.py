@@ -68,7 +68,7 @@ def test_an_error_that_is_caught_inside_still_undoes_the_transaction(database: I
 
 def test_a_table_is_named_by_letters(tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / "x.db", check_same_thread=False)
-    with pytest.raises(SettingError, match="no name for a table"):
+    with pytest.raises(SettingError, match="not a table name"):
         SQLiteOffsets(connection, "a; DROP TABLE b")
     store = SQLiteOffsets(connection, "main.places")
     store.save("g", {TopicPartition("a", 0): 1})

@@ -355,9 +355,7 @@ def test_a_batch_on_its_way_is_given_up_in_its_time_and_a_late_answer_changes_no
     assert queue.next_expiry_ms() == 100
     assert queue.expired(99) == []
     assert queue.expired(100) == [batch]
-    with pytest.raises(
-        DeliveryTimedOut, match=r"after 1 attempt\(s\). Whether the broker has them is unknown"
-    ):
+    with pytest.raises(DeliveryTimedOut, match=r"after 1 attempt\(s\). The broker may have written them"):
         sent.result(0)
     assert queue.buffered_bytes == 0 and queue.empty and queue.next_expiry_ms() is None
     queue.finish(batch, None, base_offset=7)
@@ -391,7 +389,7 @@ def test_waiting_on_the_thread_that_sends_is_refused_and_looking_is_not() -> Non
     queue = accumulator()
     sent = add(queue)
     queue.sender_thread = threading.get_ident()
-    with pytest.raises(KafkaError, match="on the thread that sends it"):
+    with pytest.raises(KafkaError, match="on the thread that sends the record"):
         sent.result()
     with pytest.raises(TimeoutError):
         sent.result(0)

@@ -170,7 +170,7 @@ def test_a_topic_that_was_deleted_does_not_come_back_because_it_was_used_once(
         core = producer._core
         for _ in range(3):
             # Each look at the topics that are watched.
-            producer._thread.run(core.cluster.changed(), 60)
+            producer._thread.run(core._cluster.changed(), 60)
         assert "gone" not in admin.list_topics()
         # Whoever sends to it wants it.
         assert producer.send("gone", b"2").result(60).offset == 0

@@ -74,7 +74,7 @@ def test_a_batch_that_the_topic_finds_too_large_is_cut(ottla_address: str, topic
         sent = producer.send_batch(topic_name, 0, batch_of(*values, codec=LZ4))
         sent = producer.send_batch(topic_name, 0, batch_of(*values))
         assert sent.result(30).offset == 20
-        assert producer._core.accumulator.buffered_bytes == 0
+        assert producer._core._accumulator.buffered_bytes == 0
     assert [message.value() for message in read_all(ottla_address, topic_name)[0]] == values * 2
 
 

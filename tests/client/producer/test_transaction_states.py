@@ -107,7 +107,7 @@ def test_a_coordinator_that_refuses_an_abort_ends_the_producer() -> None:
 def test_one_that_is_fenced_refuses_all(call: Callable[[TransactionStates], None]) -> None:
     states = ongoing()
     states.failed(FENCED)
-    with pytest.raises(ProducerFenced, match="of no use any more") as caught:
+    with pytest.raises(ProducerFenced, match="cannot be used any more") as caught:
         call(states)
     assert caught.value.__cause__ is FENCED
     with pytest.raises(ProducerFenced):

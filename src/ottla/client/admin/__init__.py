@@ -1,1 +1,1 @@
-"""Administration of a cluster. `core` is its asyncio form, `blocking` the face with a thread."""
+"""The admin client. `core` is the asyncio client, `sync` the blocking one."""

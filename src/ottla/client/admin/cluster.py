@@ -1,6 +1,6 @@
-"""The cluster as a whole: its brokers, its features, and who writes its metadata.
+"""Cluster requests: brokers, features and the metadata quorum.
 
-The requests behind the methods of the same names in `client/admin/core.py`.
+The functions implement the methods of the same names in `client/admin/core.py`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from ottla.client.admin.core import AsyncAdmin
+    from ottla.client.cluster import Cluster
 
 
 Downgrade = Literal["no", "safe", "unsafe"]
@@ -30,7 +30,7 @@ class ClusterInfo:
     cluster_id: str | None
     controller_id: int
     nodes: tuple[Node, ...]
-    #: Registered, and away: told only if they were asked for.
+    #: Registered brokers that are fenced; only with `include_fenced`.
     fenced: tuple[Node, ...] = ()
 
     @property
@@ -45,7 +45,9 @@ class ClusterInfo:
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """A feature of the cluster (KIP-584): the level that is in force (0: none), and those that the broker could serve."""
+    """A feature of the cluster (KIP-584): its finalized level (0: none), and the levels that the broker
+    supports.
+    """
 
     level: int
     supported_min: int
@@ -57,7 +59,7 @@ class Feature:
 
 @dataclass(frozen=True, slots=True)
 class QuorumReplica:
-    """A voter or an observer of the metadata log; -1 for what is not known of it."""
+    """A voter or an observer of the metadata log; -1 for unknown values."""
 
     id: int
     log_end_offset: int
@@ -70,7 +72,7 @@ class QuorumReplica:
 
 @dataclass(frozen=True, slots=True)
 class QuorumInfo:
-    """Who writes the cluster's metadata, and how far those who read it are."""
+    """The leader of the metadata quorum, and the log end offset of each voter and observer."""
 
     leader_id: int
     leader_epoch: int
@@ -80,21 +82,22 @@ class QuorumInfo:
 
     def __str__(self) -> str:
         return (
-            f"metadata written by {self.leader_id} in epoch {self.leader_epoch}, committed to {self.high_watermark}; "
-            f"voters {', '.join(map(str, self.voters))}; observers {', '.join(map(str, self.observers)) or 'none'}"
+            f"metadata written by {self.leader_id} in epoch {self.leader_epoch}, "
+            f"committed to {self.high_watermark}; voters {', '.join(map(str, self.voters))}; "
+            f"observers {', '.join(map(str, self.observers)) or 'none'}"
         )
 
 
-async def describe_cluster(admin: AsyncAdmin, *, include_fenced: bool) -> ClusterInfo:
-    metadata = await admin.cluster.refresh(())
+async def describe_cluster(cluster: Cluster, *, include_fenced: bool) -> ClusterInfo:
+    metadata = await cluster.refresh(())
     nodes = tuple(metadata.nodes[node_id] for node_id in sorted(metadata.nodes))
-    fenced = await _fenced_brokers(admin) if include_fenced else ()
+    fenced = await _fenced_brokers(cluster) if include_fenced else ()
     return ClusterInfo(metadata.cluster_id, metadata.controller_id, nodes, fenced)
 
 
-async def _fenced_brokers(admin: AsyncAdmin) -> tuple[Node, ...]:
-    """The brokers that are registered and away; none of a cluster that cannot tell."""
-    connection = await admin.cluster.any_connection()
+async def _fenced_brokers(cluster: Cluster) -> tuple[Node, ...]:
+    """The registered brokers that are fenced; empty if the cluster cannot list them."""
+    connection = await cluster.any_connection()
     try:
         if connection.version_for(ApiKey.DESCRIBE_CLUSTER) < 2:
             return ()
@@ -113,9 +116,9 @@ async def _fenced_brokers(admin: AsyncAdmin) -> tuple[Node, ...]:
     )
 
 
-async def unregister_broker(admin: AsyncAdmin, broker_id: int) -> None:
+async def unregister_broker(cluster: Cluster, broker_id: int) -> None:
     body: Body = {"broker_id": broker_id}
-    answer, broker = await ask_controller(admin, ApiKey.UNREGISTER_BROKER, body, lambda answer: [answer])
+    answer, broker = await ask_controller(cluster, ApiKey.UNREGISTER_BROKER, body, lambda answer: [answer])
     if answer.error_code == ErrorCode.BROKER_ID_NOT_REGISTERED:
         raise BrokerNotFound(
             f"there is no broker {broker_id} in the cluster", code=ErrorCode.BROKER_ID_NOT_REGISTERED
@@ -127,8 +130,8 @@ async def unregister_broker(admin: AsyncAdmin, broker_id: int) -> None:
         )  # fmt: skip
 
 
-async def describe_features(admin: AsyncAdmin) -> dict[str, Feature]:
-    connection = await admin.cluster.any_connection()
+async def describe_features(cluster: Cluster) -> dict[str, Feature]:
+    connection = await cluster.any_connection()
     body: Body = {"client_software_name": "ottla", "client_software_version": ottla.__version__}
     answer = await connection.request(ApiKey.API_VERSIONS, body)
     levels = {str(row.name): int(row.max_version_level) for row in getattr(answer, "finalized_features", ())}
@@ -139,10 +142,10 @@ async def describe_features(admin: AsyncAdmin) -> dict[str, Feature]:
 
 
 async def update_features(
-    admin: AsyncAdmin, levels: Mapping[str, int], *, downgrade: Downgrade, validate_only: bool
+    cluster: Cluster, levels: Mapping[str, int], *, downgrade: Downgrade, validate_only: bool
 ) -> None:
     body: Body = {
-        "timeout": admin.settings.request_timeout_ms,
+        "timeout": cluster.settings.request_timeout_ms,
         "feature_updates": [
             {
                 "feature": name, "max_version_level": level, "allow_downgrade": downgrade != "no",
@@ -152,7 +155,7 @@ async def update_features(
         ],
         "validate_only": validate_only,
     }  # fmt: skip
-    answer, broker = await ask_controller(admin, ApiKey.UPDATE_FEATURES, body, lambda answer: [answer])
+    answer, broker = await ask_controller(cluster, ApiKey.UPDATE_FEATURES, body, lambda answer: [answer])
     if answer.error_code:
         raise refused(
             int(answer.error_code), "updating features", message=answer.error_message, broker=broker
@@ -167,9 +170,9 @@ async def update_features(
     raise_all(errors, len(levels), "updating features")
 
 
-async def describe_quorum(admin: AsyncAdmin) -> QuorumInfo:
+async def describe_quorum(cluster: Cluster) -> QuorumInfo:
     body: Body = {"topics": [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]}
-    answer, broker = await ask_controller(admin, ApiKey.DESCRIBE_QUORUM, body, lambda answer: [answer])
+    answer, broker = await ask_controller(cluster, ApiKey.DESCRIBE_QUORUM, body, lambda answer: [answer])
     row = answer if answer.error_code else answer.topics[0].partitions[0]
     if row.error_code:
         raise refused(

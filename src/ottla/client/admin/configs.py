@@ -1,7 +1,7 @@
-"""Configs of topics, brokers, groups and whatever else has any: what they are, where each value comes from, changing them.
+"""Config requests for topics, brokers, groups and other resources.
 
-The requests behind the methods of the same names in `client/admin/core.py`. A broker's own configs are asked of that broker, everything
-else of the controller.
+The functions implement the methods of the same names in `client/admin/core.py`. Requests about a broker's own
+configs go to that broker, all others to the controller.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from ottla.client.admin.core import AsyncAdmin
+    from ottla.client.cluster import Cluster
 
 
 ResourceType = Literal["topic", "broker", "broker-logger", "client-metrics", "group"]
@@ -27,7 +27,7 @@ RESOURCE_TYPES: Final[dict[ResourceType, int]] = {
 _NAMES: Final = {number: name for name, number in RESOURCE_TYPES.items()}
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 
-#: The protocol's numbers for where a config's value comes from.
+#: The protocol's numbers for the source of a config value.
 SOURCES: Final = {
     1: "topic", 2: "dynamic broker", 3: "dynamic default broker", 4: "static broker", 5: "default",
     6: "dynamic broker logger", 7: "client metrics", 8: "group",
@@ -39,7 +39,7 @@ TYPES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """What a config belongs to. The broker named "" stands for the default of all brokers."""
+    """The owner of configs. The broker named "" stands for the default of all brokers."""
 
     type: ResourceType
     name: str
@@ -69,9 +69,9 @@ class ConfigEntry:
 
 
 async def describe_configs(
-    admin: AsyncAdmin, resource: Resource, names: Iterable[str] | None, *, documentation: bool, synonyms: bool
+    cluster: Cluster, resource: Resource, names: Iterable[str] | None, *, documentation: bool, synonyms: bool
 ) -> dict[str, ConfigEntry]:
-    connection = await _connection_for(admin, resource)
+    connection = await _connection_for(cluster, resource)
     row: Body = {
         "resource_type": RESOURCE_TYPES[resource.type],
         "resource_name": resource.name,
@@ -97,7 +97,7 @@ def _entry(row: Any) -> ConfigEntry:
 
 
 async def alter_configs(
-    admin: AsyncAdmin,
+    cluster: Cluster,
     resource: Resource,
     changes: Mapping[str, str | None],
     *,
@@ -122,23 +122,23 @@ async def alter_configs(
         "validate_only": validate_only,
     }
     try:
-        connection = await _connection_for(admin, resource)
+        connection = await _connection_for(cluster, resource)
     except BrokerNotFound:
         if not resource.name.isdigit():
             raise
-        # It may be away for now: the controller knows.
-        connection = await admin.cluster.controller()
+        # The broker may be down for a while: the controller knows it.
+        connection = await cluster.controller()
     response = await connection.request(ApiKey.INCREMENTAL_ALTER_CONFIGS, body)
     for row in response.responses:
         _check(row, resource, connection.address)
 
 
-async def list_config_resources(admin: AsyncAdmin, types: Collection[ResourceType]) -> list[Resource]:
-    connection = await admin.cluster.any_connection()
+async def list_config_resources(cluster: Cluster, types: Collection[ResourceType]) -> list[Resource]:
+    connection = await cluster.any_connection()
     what = "listing what has configs"
     if set(types) != {"client-metrics"} and connection.version_for(ApiKey.LIST_CONFIG_RESOURCES) < 1:
         raise refused(
-            ErrorCode.UNSUPPORTED_VERSION, what, message="the broker lists client metrics alone",
+            ErrorCode.UNSUPPORTED_VERSION, what, message="the broker lists client metrics only",
             broker=connection.address,
         )  # fmt: skip
     body: Body = {"resource_types": [RESOURCE_TYPES[each] for each in types]}
@@ -161,12 +161,12 @@ def _check(row: Any, resource: Resource, broker: str) -> None:
         )  # fmt: skip
 
 
-async def _connection_for(admin: AsyncAdmin, resource: Resource) -> BrokerConnection:
+async def _connection_for(cluster: Cluster, resource: Resource) -> BrokerConnection:
     if resource.type not in ("broker", "broker-logger") or not resource.name:
-        return await admin.cluster.controller()
-    nodes = admin.cluster.metadata.nodes
+        return await cluster.controller()
+    nodes = cluster.metadata.nodes
     if resource.name.isdigit() and int(resource.name) in nodes:
-        return await admin.cluster.connection(nodes[int(resource.name)])
+        return await cluster.connection(nodes[int(resource.name)])
     raise BrokerNotFound(
         f"there is no broker {resource.name!r} in the cluster",
         code=ErrorCode.BROKER_NOT_AVAILABLE,

@@ -1,8 +1,8 @@
-"""The admin client on asyncio: all that the protocol lets an administrator do, and both ottla and Apache Kafka serve.
+"""The asyncio admin client, `ottla.aio.Admin`: every admin operation that both ottla and Apache Kafka
+support.
 
-Each method is a request or a few, made by the module of its subject in this room. What the cluster refuses is raised as a `KafkaError` that
-names the topic, group or resource; of several things asked for at once those that can be done are done, and if more than one is refused
-a `SeveralFailed` lists them. The blocking face of it is `ottla.Admin`.
+Each method sends one request or a few, through the module of its subject in this folder. `ottla.Admin` is the
+blocking twin.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from ottla.client.offsets import (
     OffsetAndTime,
     list_offsets,
 )
-from ottla.client.settings import Client, ClientSettings, bootstrap_addresses, settings_of
+from ottla.client.settings import ClientConfig, ClientSettings, bootstrap_addresses, settings_of
 
 __all__ = [
     "EARLIEST",
@@ -76,12 +76,33 @@ ISOLATION_LEVELS: Final[tuple[IsolationLevel, ...]] = ("read_uncommitted", "read
 
 
 class AsyncAdmin:
-    """Administers a cluster. Use `await start()` first and `await close()` last, or `async with`."""
+    """An admin client for asyncio: it manages topics, configs, groups, transactions and brokers.
+
+    Use it with `async with`, or call `await start()` first and `await close()` last. Every method raises a
+    `KafkaError` if the cluster refuses the request: `NotAuthorized` without an ACL, `BrokerUnreachable` or
+    `RequestTimedOut` if no broker answers, `ClientClosed` after `close()`. The method's own errors are under
+    `Raises`. Methods that take several topics, groups or partitions do all that is possible; if more than one
+    is refused, they raise `SeveralFailed`, whose `errors` has each error by name.
+
+    Args:
+        bootstrap_servers: `host:port` of one or more brokers, as a string with commas or a sequence.
+        settings: Kafka's client settings with underscores, for example `request_timeout_ms=10_000`. The
+            defaults are in `ottla.client.settings.ClientConfig`.
+
+    Raises:
+        SettingError: A setting has an unknown name or an invalid value.
+
+    Example:
+        >>> import ottla.aio
+        >>> async with ottla.aio.Admin(broker.address) as admin:
+        ...     await admin.create_topic("payments", 3)
+        ...     print(len((await admin.describe_topics(["payments"]))["payments"].partitions))
+        3
+    """
 
     def __init__(self, bootstrap_servers: str | Sequence[str], **given: Unpack[ClientSettings]) -> None:
-        settings = settings_of(Client, given)
-        self.settings = settings
-        self.cluster = Cluster(bootstrap_addresses(bootstrap_servers), settings)
+        settings = settings_of(ClientConfig, given)
+        self._cluster = Cluster(bootstrap_addresses(bootstrap_servers), settings)
 
     async def __aenter__(self) -> AsyncAdmin:
         await self.start()
@@ -91,20 +112,37 @@ class AsyncAdmin:
         await self.close()
 
     async def start(self) -> None:
-        """Reach the cluster, or raise `BrokerUnreachable`."""
-        await self.cluster.start()
+        """Connect to the cluster.
+
+        Raises:
+            BrokerUnreachable: No bootstrap server can be reached.
+            AuthenticationFailed: The broker refuses the credentials, or TLS fails.
+        """
+        await self._cluster.start()
 
     async def close(self) -> None:
-        """Disconnect."""
-        await self.cluster.close()
+        """Disconnect. A second call does nothing."""
+        await self._cluster.close()
 
     # Topics
 
     async def create_topics(
         self, topics: Iterable[NewTopic], *, validate_only: bool = False
     ) -> dict[str, TopicInfo]:
-        """Create topics, and wait until they can be used; gives them as they are, or nothing if they were only validated."""
-        return await topics_of.create_topics(self, topics, validate_only=validate_only)
+        """Create topics and wait until the brokers know them.
+
+        Args:
+            topics: The topics to create.
+            validate_only: Only check the request. Default: False.
+
+        Returns:
+            The new topics by name; empty with `validate_only`.
+
+        Raises:
+            TopicExists: A topic of that name exists.
+            InvalidRequest: The name, the numbers, the assignment or a config is invalid.
+        """
+        return await topics_of.create_topics(self._cluster, topics, validate_only=validate_only)
 
     async def create_topic(
         self,
@@ -116,13 +154,34 @@ class AsyncAdmin:
         assignments: Mapping[int, Sequence[int]] | None = None,
         validate_only: bool = False,
     ) -> None:
-        """Create a topic; -1 leaves a number to the broker's defaults, `assignments` places each partition on brokers."""
+        """Create one topic and wait until the brokers know it.
+
+        Args:
+            name: Name of the topic.
+            partitions: Number of partitions. Default: the broker's `num.partitions`.
+            replication_factor: Number of replicas. Default: the broker's `default.replication.factor`.
+            configs: Topic configs by name. Default: none.
+            assignments: Broker ids by partition, the preferred leader first, instead of both numbers.
+                Default: None.
+            validate_only: Only check the request. Default: False.
+
+        Raises:
+            TopicExists: A topic of that name exists.
+            InvalidRequest: The name, the numbers, the assignment or a config is invalid.
+        """
         topic = NewTopic(name, partitions, replication_factor, configs or {}, assignments or {})
         await self.create_topics([topic], validate_only=validate_only)
 
     async def delete_topics(self, names: Iterable[str]) -> None:
-        """Delete topics and their records, and wait until they are gone."""
-        await topics_of.delete_topics(self, names)
+        """Delete topics with their records, and wait until the brokers have removed them.
+
+        Args:
+            names: Names of the topics.
+
+        Raises:
+            TopicNotFound: A topic does not exist.
+        """
+        await topics_of.delete_topics(self._cluster, names)
 
     async def create_partitions(
         self,
@@ -132,37 +191,90 @@ class AsyncAdmin:
         *,
         validate_only: bool = False,
     ) -> None:
-        """Grow a topic to `count` partitions; `assignments` places each new one on brokers, the preferred leader first."""
-        await topics_of.create_partitions(self, topic, count, assignments, validate_only=validate_only)
+        """Increase the number of partitions of a topic.
+
+        Args:
+            topic: Name of the topic.
+            count: The new total.
+            assignments: Broker ids for each new partition, the preferred leader first. Default: the
+                controller chooses.
+            validate_only: Only check the request. Default: False.
+
+        Raises:
+            TopicNotFound: The topic does not exist.
+            InvalidRequest: `count` is not larger than the current number, or the assignment is invalid.
+        """
+        await topics_of.create_partitions(
+            self._cluster, topic, count, assignments, validate_only=validate_only
+        )
 
     async def list_topics(self, *, internal: bool = False) -> dict[str, TopicInfo]:
-        """All topics by name, with their partitions and leaders."""
-        return await topics_of.list_topics(self, internal=internal)
+        """List all topics.
+
+        Args:
+            internal: Also list internal topics, such as `__consumer_offsets`. Default: False.
+
+        Returns:
+            The topics by name, with partitions, leaders and replicas.
+        """
+        return await topics_of.list_topics(self._cluster, internal=internal)
 
     async def describe_topics(self, names: Iterable[str]) -> dict[str, TopicInfo]:
-        """Topics with their partitions, leaders and replicas."""
-        return await topics_of.describe_topics(self, names)
+        """Describe topics: partitions, leaders, replicas and in-sync replicas.
+
+        Args:
+            names: Names of the topics.
+
+        Returns:
+            The topics by name. `print()` shows a topic as a table.
+
+        Raises:
+            TopicNotFound: A topic does not exist.
+        """
+        return await topics_of.describe_topics(self._cluster, names)
 
     # Records and offsets
 
     async def list_offsets(
         self, times: Mapping[TopicPartition, int], *, isolation_level: IsolationLevel = "read_uncommitted"
     ) -> dict[TopicPartition, OffsetAndTime]:
-        """For each partition the offset for a time in ms, or for one of `EARLIEST`, `LATEST`, `MAX_TIMESTAMP`, `EARLIEST_LOCAL`, `LATEST_TIERED`.
+        """Return for each partition the offset of a time, or of one end of the log.
 
-        With `read_committed` the latest is where open transactions begin.
+        Args:
+            times: By partition: milliseconds since 1970 UTC, or one of `EARLIEST`, `LATEST`, `MAX_TIMESTAMP`,
+                `EARLIEST_LOCAL` and `LATEST_TIERED` of `ottla.client.admin.core`.
+            isolation_level: With "read_committed", `LATEST` is the last stable offset. Default:
+                "read_uncommitted".
+
+        Returns:
+            Offset and timestamp by partition; -1 where there is no such record.
+
+        Raises:
+            TopicNotFound: A topic or a partition does not exist.
+            ValueError: The isolation level is unknown.
         """
         if isolation_level not in ISOLATION_LEVELS:
             raise ValueError(
                 f"isolation_level must be one of {', '.join(ISOLATION_LEVELS)}, not {isolation_level!r}"
             )
         return await list_offsets(
-            self.cluster, times, isolation_level=ISOLATION_LEVELS.index(isolation_level)
+            self._cluster, times, isolation_level=ISOLATION_LEVELS.index(isolation_level)
         )
 
     async def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Delete the records below an offset of each partition (-1: all); gives the new log starts."""
-        return await topics_of.delete_records(self, before)
+        """Delete the records of partitions below an offset.
+
+        Args:
+            before: The offset by partition. -1 deletes all records.
+
+        Returns:
+            The new log start offset by partition.
+
+        Raises:
+            TopicNotFound: A topic or a partition does not exist.
+            OffsetOutOfRange: The offset is larger than the high watermark.
+        """
+        return await topics_of.delete_records(self._cluster, before)
 
     # Configs
 
@@ -174,9 +286,23 @@ class AsyncAdmin:
         documentation: bool = False,
         synonyms: bool = False,
     ) -> dict[str, ConfigEntry]:
-        """The configs of a topic, broker or group, with where each value comes from; all of them if none is named."""
+        """Describe the configs of a topic, broker or group.
+
+        Args:
+            resource: The topic, broker or group.
+            names: Names of configs. Default: all of them.
+            documentation: Also return the documentation of each config. Default: False.
+            synonyms: Also return the values that this one overrides. Default: False.
+
+        Returns:
+            The configs by name, each with its value and the source of the value.
+
+        Raises:
+            TopicNotFound: The topic does not exist.
+            BrokerNotFound: The cluster has no such broker.
+        """
         return await configs.describe_configs(
-            self, resource, names, documentation=documentation, synonyms=synonyms
+            self._cluster, resource, names, documentation=documentation, synonyms=synonyms
         )
 
     async def alter_configs(
@@ -188,99 +314,263 @@ class AsyncAdmin:
         subtract: Mapping[str, str] | None = None,
         validate_only: bool = False,
     ) -> None:
-        """Set configs, or unset those whose value is None, and leave the others; `append` to and `subtract` from lists."""
+        """Change some configs of a resource and leave the others (KIP-339).
+
+        Args:
+            resource: The topic, broker or group.
+            changes: New values by name. None removes the config, so that the default applies.
+            append: Values to append to list configs. Default: none.
+            subtract: Values to remove from list configs. Default: none.
+            validate_only: Only check the request. Default: False.
+
+        Raises:
+            InvalidRequest: A name or a value is invalid.
+            TopicNotFound: The topic does not exist.
+            BrokerNotFound: The cluster has no such broker.
+        """
         await configs.alter_configs(
-            self, resource, changes, append=append or {}, subtract=subtract or {}, validate_only=validate_only
+            self._cluster,
+            resource,
+            changes,
+            append=append or {},
+            subtract=subtract or {},
+            validate_only=validate_only,
         )
 
     async def list_config_resources(self, types: Collection[ResourceType] = ()) -> list[Resource]:
-        """Everything of these types (all, if none is given) that has configs, or may have."""
-        return await configs.list_config_resources(self, types)
+        """List the resources that can have configs (KIP-1142).
+
+        Args:
+            types: Resource types, such as "topic". Default: all types.
+
+        Returns:
+            The resources.
+
+        Raises:
+            UnsupportedVersion: The broker cannot list these types.
+        """
+        return await configs.list_config_resources(self._cluster, types)
 
     # The cluster
 
     async def describe_cluster(self, *, include_fenced: bool = False) -> ClusterInfo:
-        """The cluster's id, brokers and controller; with the brokers that are registered and away, if wanted."""
-        return await clusters.describe_cluster(self, include_fenced=include_fenced)
+        """Describe the cluster: its id, its brokers and its controller.
+
+        Args:
+            include_fenced: Also return the registered brokers that are fenced. Default: False.
+
+        Returns:
+            The `ClusterInfo`. `print()` shows it as a table.
+        """
+        return await clusters.describe_cluster(self._cluster, include_fenced=include_fenced)
 
     async def unregister_broker(self, broker_id: int) -> None:
-        """Forget a broker that has stopped for good."""
-        await clusters.unregister_broker(self, broker_id)
+        """Remove the registration of a broker that has stopped for good.
+
+        Args:
+            broker_id: Id of the broker.
+
+        Raises:
+            BrokerNotFound: No broker of that id is registered.
+        """
+        await clusters.unregister_broker(self._cluster, broker_id)
 
     async def describe_features(self) -> dict[str, Feature]:
-        """The cluster's features by name: the level in force, and those that could be."""
-        return await clusters.describe_features(self)
+        """Describe the features of the cluster (KIP-584).
+
+        Returns:
+            By name: the finalized level, and the levels that the broker supports.
+        """
+        return await clusters.describe_features(self._cluster)
 
     async def update_features(
         self, levels: Mapping[str, int], *, downgrade: Downgrade = "no", validate_only: bool = False
     ) -> None:
-        """Set features to levels; a lower level than now needs `downgrade`."""
-        await clusters.update_features(self, levels, downgrade=downgrade, validate_only=validate_only)
+        """Set the levels of features (KIP-584).
+
+        Args:
+            levels: The new level by feature name.
+            downgrade: "no", "safe" or "unsafe": whether a level may become lower. Default: "no".
+            validate_only: Only check the request. Default: False.
+
+        Raises:
+            KafkaError: A feature or a level is not supported.
+        """
+        await clusters.update_features(
+            self._cluster, levels, downgrade=downgrade, validate_only=validate_only
+        )
 
     async def describe_quorum(self) -> QuorumInfo:
-        """Who writes the cluster's metadata, and how far those who read it are."""
-        return await clusters.describe_quorum(self)
+        """Describe the quorum that writes the cluster metadata.
+
+        Returns:
+            The leader, its epoch, the high watermark, and the log end offset of each voter and observer.
+        """
+        return await clusters.describe_quorum(self._cluster)
 
     async def describe_log_dirs(
         self, brokers: Iterable[int] | None = None, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[int, dict[str, LogDir]]:
-        """By broker and path the directories of logs: what lies there, and how much room is left."""
-        return await log_dirs.describe_log_dirs(self, brokers, partitions)
+        """Describe the log directories of brokers: replicas, sizes and free disk space.
+
+        Args:
+            brokers: Broker ids. Default: all brokers.
+            partitions: Only the replicas of these partitions. Default: all partitions.
+
+        Returns:
+            The `LogDir`s by broker id and path.
+
+        Raises:
+            BrokerNotFound: The cluster has no such broker.
+        """
+        return await log_dirs.describe_log_dirs(self._cluster, brokers, partitions)
 
     async def alter_replica_log_dirs(self, broker_id: int, directories: Mapping[TopicPartition, str]) -> None:
-        """Begin to move replicas to other directories of a broker; `describe_log_dirs` tells how far that is."""
-        await log_dirs.alter_replica_log_dirs(self, broker_id, directories)
+        """Start to move replicas to other log directories of a broker (KIP-113).
+
+        `describe_log_dirs` shows the progress.
+
+        Args:
+            broker_id: Id of the broker.
+            directories: The target path by partition.
+
+        Raises:
+            BrokerNotFound: The cluster has no such broker.
+            KafkaError: The path is not in the broker's `log.dirs`, or the broker has no such replica.
+        """
+        await log_dirs.alter_replica_log_dirs(self._cluster, broker_id, directories)
 
     # Partitions
 
     async def elect_leaders(
         self, partitions: Iterable[TopicPartition] | None = None, *, unclean: bool = False
     ) -> dict[TopicPartition, Election]:
-        """Let the preferred replica lead, or (unclean) any that lives if nobody does; of all partitions if none is named."""
-        return await replicas.elect_leaders(self, partitions, unclean=unclean)
+        """Elect leaders of partitions (KIP-460).
+
+        Args:
+            partitions: Partitions. Default: all of them.
+            unclean: Elect any live replica for a partition without a leader; records may be lost. Default:
+                False, which elects the preferred leader.
+
+        Returns:
+            The `Election` by partition: a code and a message. ELECTION_NOT_NEEDED is not a failure.
+        """
+        return await replicas.elect_leaders(self._cluster, partitions, unclean=unclean)
 
     async def alter_partition_reassignments(
         self, assignments: Mapping[TopicPartition, Sequence[int] | None]
     ) -> None:
-        """Begin to move partitions to these brokers, the preferred leader first; None ends a move that is under way."""
-        await replicas.alter_reassignments(self, assignments)
+        """Start to move partitions to other brokers, or cancel that (KIP-455).
+
+        `list_partition_reassignments` shows the progress.
+
+        Args:
+            assignments: Broker ids by partition, the preferred leader first. None cancels a reassignment.
+
+        Raises:
+            InvalidRequest: A broker id is unknown, or the list is invalid.
+            TopicNotFound: A topic or a partition does not exist.
+        """
+        await replicas.alter_reassignments(self._cluster, assignments)
 
     async def list_partition_reassignments(
         self, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, Reassignment]:
-        """The moves that are under way."""
-        return await replicas.list_reassignments(self, partitions)
+        """List the reassignments in progress (KIP-455).
+
+        Args:
+            partitions: Partitions. Default: all of them.
+
+        Returns:
+            By partition: the current replicas, the added and the removed ones.
+        """
+        return await replicas.list_reassignments(self._cluster, partitions)
 
     # Groups
 
     async def list_groups(
         self, *, states: Collection[str] = (), types: Collection[str] = ()
     ) -> list[GroupListing]:
-        """The groups of all brokers, or those in such states ("Stable", "Empty" …) and of such types ("classic", "consumer" …)."""
-        return await groups_of.list_groups(self, states=states, types=types)
+        """List the groups of all brokers.
+
+        Args:
+            states: Only groups in these states, such as "Stable" or "Empty". Default: all states.
+            types: Only groups of these types, such as "classic" or "consumer". Default: all types.
+
+        Returns:
+            Group id, state, type and protocol type of each group.
+
+        Raises:
+            UnsupportedVersion: A broker is too old for a filter.
+        """
+        return await groups_of.list_groups(self._cluster, states=states, types=types)
 
     async def describe_group(self, group: str) -> GroupInfo:
-        """A group's state and members, of either protocol."""
-        return await groups_of.describe_group(self, group)
+        """Describe a group: its state, its assignor and its members.
+
+        Args:
+            group: The group id, of either protocol.
+
+        Returns:
+            The `GroupInfo`. `print()` shows it as a table.
+
+        Raises:
+            KafkaError: The group does not exist (GROUP_ID_NOT_FOUND).
+        """
+        return await groups_of.describe_group(self._cluster, group)
 
     async def describe_groups(self, groups: Iterable[str]) -> dict[str, GroupInfo]:
-        """The states and members of several groups."""
-        return await groups_of.describe_groups(self, groups)
+        """Describe several groups.
+
+        Args:
+            groups: The group ids, of either protocol.
+
+        Returns:
+            The `GroupInfo`s by group id.
+
+        Raises:
+            KafkaError: A group does not exist (GROUP_ID_NOT_FOUND).
+        """
+        return await groups_of.describe_groups(self._cluster, groups)
 
     async def remove_members(
         self, group: str, members: Iterable[str] | None = None, *, reason: str = ""
     ) -> None:
-        """Send members away, by member id or instance id; all if none is named. Those that still run come back."""
-        await groups_of.remove_members(self, group, members, reason=reason)
+        """Remove members from a group. Members that still run join again.
+
+        Args:
+            group: The group id.
+            members: Member ids or group instance ids. Default: all members.
+            reason: A text for the broker's log. Default: "".
+
+        Raises:
+            KafkaError: The group or a member does not exist.
+        """
+        await groups_of.remove_members(self._cluster, group, members, reason=reason)
 
     async def delete_groups(self, groups: Iterable[str]) -> None:
-        """Delete groups without members, and their offsets."""
-        await groups_of.delete_groups(self, groups)
+        """Delete groups without members, with their committed offsets.
+
+        Args:
+            groups: The group ids.
+
+        Raises:
+            KafkaError: A group has members (NON_EMPTY_GROUP) or does not exist (GROUP_ID_NOT_FOUND).
+        """
+        await groups_of.delete_groups(self._cluster, groups)
 
     async def group_offsets(self, group: str) -> dict[TopicPartition, int]:
-        """All offsets that a group has committed."""
+        """Return all committed offsets of a group.
+
+        Args:
+            group: The group id.
+
+        Returns:
+            The offset by partition; empty for an unknown group.
+        """
         return {
-            place: each.offset for place, each in (await group_offsets.group_offsets(self, group)).items()
+            place: each.offset
+            for place, each in (await group_offsets.group_offsets(self._cluster, group)).items()
         }
 
     async def list_group_offsets(
@@ -290,26 +580,58 @@ class AsyncAdmin:
         stable: bool = False,
         partitions: Iterable[TopicPartition] | None = None,
     ) -> dict[str, Committed]:
-        """All that several groups have committed, with the metadata of each offset; with `partitions` only what they have for these.
+        """Return the committed offsets of several groups, with their metadata.
 
-        `stable` waits for transactions that are about to change it. Apache Kafka waits so for offsets that it knows already, and for those of
-        the `partitions` that are asked for; of others it says nothing before their transaction has ended.
+        Args:
+            groups: The group ids.
+            stable: Wait for open transactions that change these offsets (KIP-447). Default: False. Apache
+                Kafka waits only for partitions that have a committed offset or are in `partitions`.
+            partitions: Only these partitions. Default: all of them.
+
+        Returns:
+            The `OffsetAndMetadata` by group id and partition.
         """
-        return await group_offsets.list_group_offsets(self, groups, stable=stable, partitions=partitions)
+        return await group_offsets.list_group_offsets(
+            self._cluster, groups, stable=stable, partitions=partitions
+        )
 
     async def group_lag(self, groups: Iterable[str]) -> dict[str, dict[TopicPartition, int]]:
-        """How many offsets lie between what each group has committed and the ends of the partitions."""
-        return await group_offsets.group_lag(self, groups)
+        """Return the lag of groups: the end offset minus the committed offset of each partition.
+
+        Args:
+            groups: The group ids.
+
+        Returns:
+            The number of offsets by group id and partition. Deleted partitions are left out.
+        """
+        return await group_offsets.group_lag(self._cluster, groups)
 
     async def set_group_offsets(
         self, group: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]
     ) -> None:
-        """Commit in a group's name; one with active members refuses."""
-        await group_offsets.set_group_offsets(self, group, offsets)
+        """Commit offsets for a group without members.
+
+        Args:
+            group: The group id. The group is created if it does not exist.
+            offsets: For each partition the next offset to read.
+
+        Raises:
+            KafkaError: The group has members (NON_EMPTY_GROUP).
+        """
+        await group_offsets.set_group_offsets(self._cluster, group, offsets)
 
     async def delete_group_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
-        """Forget what a group has committed for partitions of topics that it does not read now."""
-        await group_offsets.delete_group_offsets(self, group, partitions)
+        """Delete committed offsets of a group, of topics that the group does not read.
+
+        Args:
+            group: The group id.
+            partitions: The partitions.
+
+        Raises:
+            KafkaError: The group reads a topic (GROUP_SUBSCRIBED_TO_TOPIC) or does not exist
+                (GROUP_ID_NOT_FOUND).
+        """
+        await group_offsets.delete_group_offsets(self._cluster, group, partitions)
 
     # Transactions
 
@@ -321,33 +643,109 @@ class AsyncAdmin:
         longer_than_ms: int | None = None,
         pattern: str | None = None,
     ) -> list[TransactionListing]:
-        """The transactional ids of all brokers, or those that pass all filters given; `pattern` must match the whole id."""
+        """List the transactional ids of all brokers.
+
+        Args:
+            states: Only ids in these states, such as "Ongoing". Default: all states.
+            producer_ids: Only ids with these producer ids. Default: all producer ids.
+            longer_than_ms: Only transactions that are open for longer, in milliseconds. Default: None.
+            pattern: An RE2 expression that matches whole transactional ids. Default: None.
+
+        Returns:
+            Transactional id, state, producer id and coordinator of each.
+
+        Raises:
+            InvalidRequest: A state is unknown, or the pattern is invalid.
+            UnsupportedVersion: A broker is too old for a filter.
+        """
         return await transactions.list_transactions(
-            self, states=states, producer_ids=producer_ids, longer_than_ms=longer_than_ms, pattern=pattern
+            self._cluster,
+            states=states,
+            producer_ids=producer_ids,
+            longer_than_ms=longer_than_ms,
+            pattern=pattern,
         )
 
     async def describe_transactions(self, transactional_ids: Iterable[str]) -> dict[str, TransactionInfo]:
-        """What transactional ids are at, and the partitions of their transactions."""
-        return await transactions.describe_transactions(self, transactional_ids)
+        """Describe transactional ids: state, producer id, epoch, and the partitions of the transaction.
+
+        Args:
+            transactional_ids: The transactional ids.
+
+        Returns:
+            The `TransactionInfo`s by transactional id.
+
+        Raises:
+            TransactionalIdNotFound: A transactional id does not exist.
+        """
+        return await transactions.describe_transactions(self._cluster, transactional_ids)
 
     async def abort_transaction(self, transactional_id: str) -> TransactionInfo:
-        """Abort what a transactional id has going on; its producer is fenced. Gives what it was before."""
-        return await transactions.abort_transaction(self, transactional_id)
+        """Abort the open transaction of a transactional id. Its producer is fenced.
+
+        Args:
+            transactional_id: The transactional id.
+
+        Returns:
+            The `TransactionInfo` before the abort.
+
+        Raises:
+            TransactionalIdNotFound: The transactional id does not exist.
+            KafkaError: The id has no open transaction (INVALID_TXN_STATE).
+        """
+        return await transactions.abort_transaction(self._cluster, transactional_id)
 
     async def fence_producers(self, transactional_ids: Iterable[str]) -> dict[str, ProducerIdAndEpoch]:
-        """Shut out the producers of transactional ids, and abort what they have going on. Ids that nobody used are made by it."""
-        return await transactions.fence_producers(self, transactional_ids)
+        """Fence the producers of transactional ids and abort their transactions.
+
+        Args:
+            transactional_ids: The transactional ids. An unknown id is created.
+
+        Returns:
+            The new producer id and epoch by transactional id.
+        """
+        return await transactions.fence_producers(self._cluster, transactional_ids)
 
     async def describe_producers(self, partitions: Iterable[TopicPartition]) -> Producers:
-        """The idempotent and transactional producers that partitions remember."""
-        return await transactions.describe_producers(self, partitions)
+        """Describe the active idempotent and transactional producers of partitions (KIP-664).
+
+        Args:
+            partitions: The partitions.
+
+        Returns:
+            The `ProducerState`s by partition.
+
+        Raises:
+            TopicNotFound: A topic or a partition does not exist.
+        """
+        return await transactions.describe_producers(self._cluster, partitions)
 
     async def find_hanging_transactions(
         self, partitions: Iterable[TopicPartition], older_than_ms: int | None = None
     ) -> list[HangingTransaction]:
-        """What is open in these partitions, and known to no coordinator; only if nothing was written to it for so long."""
-        return await transactions.find_hanging(self, partitions, older_than_ms)
+        """Find transactions that are open in a partition and unknown to their coordinator (KIP-664).
+
+        Args:
+            partitions: The partitions.
+            older_than_ms: Only transactions without a write for longer, in milliseconds. Default: all of
+                them.
+
+        Returns:
+            The hanging transactions, for `abort_hanging_transaction`.
+
+        Raises:
+            TopicNotFound: A topic or a partition does not exist.
+        """
+        return await transactions.find_hanging(self._cluster, partitions, older_than_ms)
 
     async def abort_hanging_transaction(self, hanging: HangingTransaction) -> None:
-        """End in its partition what was found to hang."""
-        await transactions.abort_hanging(self, hanging)
+        """Write the abort marker of a hanging transaction (KIP-664).
+
+        Args:
+            hanging: A result of `find_hanging_transactions`. Aborting a live transaction would lose half of
+                it.
+
+        Raises:
+            TopicNotFound: The topic or the partition does not exist.
+        """
+        await transactions.abort_hanging(self._cluster, hanging)

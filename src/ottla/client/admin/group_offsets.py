@@ -1,6 +1,7 @@
-"""How far groups have read, as the cluster knows it: the offsets they committed, how far they lag, setting that back, forgetting it.
+"""Group offset requests: committed offsets and lag, and changing or deleting committed offsets.
 
-The requests behind the methods of the same names in `client/admin/core.py`. Many groups are asked for side by side.
+The functions implement the methods of the same names in `client/admin/core.py`. Several groups are requested
+concurrently.
 """
 
 from __future__ import annotations
@@ -20,25 +21,25 @@ from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from ottla.client.admin.core import AsyncAdmin
+    from ottla.client.cluster import Cluster
 
 
 #: The last versions that name topics instead of their ids.
 _COMMIT_VERSION, _FETCH_VERSION = 9, 9
-#: How many groups are asked for at the same time.
+#: How many groups are requested at the same time.
 _AT_ONCE: Final = 16
 
 Committed = dict[TopicPartition, OffsetAndMetadata]
 
 
 async def group_offsets(
-    admin: AsyncAdmin,
+    cluster: Cluster,
     group: str,
     *,
     stable: bool = False,
     partitions: Iterable[TopicPartition] | None = None,
 ) -> Committed:
-    """What the group has committed, for these partitions or for all; `stable`: after the transactions that are about to change it (KIP-447)."""
+    """The committed offsets of a group. `stable` waits for open transactions that change them (KIP-447)."""
     topics = (
         None
         if partitions is None
@@ -60,7 +61,7 @@ async def group_offsets(
         return [row, *(each for topic in row.topics for each in topic.partitions)]
 
     answer, broker = await ask_group(
-        admin,
+        cluster,
         group,
         ApiKey.OFFSET_FETCH,
         body,
@@ -83,7 +84,7 @@ async def group_offsets(
 
 
 async def list_group_offsets(
-    admin: AsyncAdmin,
+    cluster: Cluster,
     groups: Iterable[str],
     *,
     stable: bool = False,
@@ -95,7 +96,7 @@ async def list_group_offsets(
 
     async def ask(group: str) -> Committed:
         async with turns:
-            return await group_offsets(admin, group, stable=stable, partitions=wanted)
+            return await group_offsets(cluster, group, stable=stable, partitions=wanted)
 
     answers = await asyncio.gather(*map(ask, names), return_exceptions=True)
     found: dict[str, Committed] = {}
@@ -111,14 +112,14 @@ async def list_group_offsets(
     return found
 
 
-async def group_lag(admin: AsyncAdmin, groups: Iterable[str]) -> dict[str, dict[TopicPartition, int]]:
-    committed = await list_group_offsets(admin, groups)
-    known = await admin.cluster.refresh({place.topic for places in committed.values() for place in places})
-    # What was deleted has no end any more, and its offsets outlive it for a while.
+async def group_lag(cluster: Cluster, groups: Iterable[str]) -> dict[str, dict[TopicPartition, int]]:
+    committed = await list_group_offsets(cluster, groups)
+    known = await cluster.refresh({place.topic for places in committed.values() for place in places})
+    # Offsets of a deleted partition remain for a while, but it has no end offset.
     places = {
         place for places in committed.values() for place in places if known.partition(*place) is not None
     }
-    ends = await list_offsets(admin.cluster, dict.fromkeys(places, LATEST)) if places else {}
+    ends = await list_offsets(cluster, dict.fromkeys(places, LATEST)) if places else {}
     return {
         group: {
             place: max(ends[place].offset - each.offset, 0)
@@ -130,9 +131,9 @@ async def group_lag(admin: AsyncAdmin, groups: Iterable[str]) -> dict[str, dict[
 
 
 async def set_group_offsets(
-    admin: AsyncAdmin, group: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]
+    cluster: Cluster, group: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]
 ) -> None:
-    """Commit in the group's name; a group with members refuses."""
+    """Commit offsets for a group without members."""
     topics: dict[str, list[Body]] = {}
     for place, given in offsets.items():
         offset = OffsetAndMetadata(given) if isinstance(given, int) else given
@@ -147,7 +148,7 @@ async def set_group_offsets(
         "retention_time": -1, "topics": [{"name": name, "partitions": rows} for name, rows in topics.items()],
     }  # fmt: skip
     answer, broker = await ask_group(
-        admin, group, ApiKey.OFFSET_COMMIT, body,
+        cluster, group, ApiKey.OFFSET_COMMIT, body,
         lambda answer: [each for topic in answer.topics for each in topic.partitions], _COMMIT_VERSION,
     )  # fmt: skip
     errors: dict[str, KafkaError] = {}
@@ -156,7 +157,7 @@ async def set_group_offsets(
             if each.error_code == ErrorCode.UNKNOWN_MEMBER_ID:
                 raise refused(
                     ErrorCode.NON_EMPTY_GROUP, f"setting offsets of group {group!r}",
-                    message="it has active members, which would not notice; stop them first", broker=broker,
+                    message="the group has active members; stop them first", broker=broker,
                 )  # fmt: skip
             if each.error_code:
                 place = TopicPartition(str(topic.name), int(each.partition_index))
@@ -164,7 +165,7 @@ async def set_group_offsets(
     raise_all(errors, len(offsets), f"setting offsets of group {group!r}")
 
 
-async def delete_group_offsets(admin: AsyncAdmin, group: str, partitions: Iterable[TopicPartition]) -> None:
+async def delete_group_offsets(cluster: Cluster, group: str, partitions: Iterable[TopicPartition]) -> None:
     wanted = dict.fromkeys(partitions)
     body: Body = {
         "group_id": group,
@@ -173,7 +174,7 @@ async def delete_group_offsets(admin: AsyncAdmin, group: str, partitions: Iterab
             for name, rows in by_topic(wanted).items()
         ],
     }
-    answer, broker = await ask_group(admin, group, ApiKey.OFFSET_DELETE, body, lambda answer: [answer])
+    answer, broker = await ask_group(cluster, group, ApiKey.OFFSET_DELETE, body, lambda answer: [answer])
     if answer.error_code:
         raise refused(int(answer.error_code), f"deleting offsets of group {group!r}", broker=broker)
     errors: dict[str, KafkaError] = {}

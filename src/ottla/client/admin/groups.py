@@ -1,7 +1,7 @@
-"""Groups from outside: which there are, who is in them, sending members away, deleting them.
+"""Group requests: list, describe and delete groups, and remove members.
 
-The requests behind the methods of the same names in `client/admin/core.py`. A group's requests go to its coordinator; how far groups have
-read is in `group_offsets.py`.
+The functions implement the methods of the same names in `client/admin/core.py`. Requests about a group go to
+its coordinator. Committed offsets are in `group_offsets.py`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from ottla.client.admin.core import AsyncAdmin
+    from ottla.client.cluster import Cluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,29 +52,30 @@ class GroupMember:
 class GroupInfo:
     group: str
     state: str
-    #: How partitions are shared out: the assignor's name.
+    #: The name of the assignor.
     protocol: str
     coordinator: str
     members: tuple[GroupMember, ...]
-    #: "classic", or "consumer" for those of KIP-848.
+    #: "classic", or "consumer" (KIP-848).
     type: str = "classic"
 
     def __str__(self) -> str:
         how = f", {self.protocol}" if self.protocol else ""
-        head = f"group {self.group}: {self.state}, {self.type}{how}, {len(self.members)} member(s), coordinator {self.coordinator}"
+        head = (
+            f"group {self.group}: {self.state}, {self.type}{how}, {len(self.members)} member(s), "
+            f"coordinator {self.coordinator}"
+        )
         return "\n".join([head, *(f"  {member}" for member in self.members)])
 
 
 async def list_groups(
-    admin: AsyncAdmin, *, states: Collection[str] = (), types: Collection[str] = ()
+    cluster: Cluster, *, states: Collection[str] = (), types: Collection[str] = ()
 ) -> list[GroupListing]:
     found: dict[str, GroupListing] = {}
     body: Body = {"states_filter": list(states), "types_filter": list(types)}
     # A broker that is too old for a filter would list everything.
     needed = 5 if types else 4 if states else 0
-    answers = await ask_every_broker(
-        admin.cluster, ApiKey.LIST_GROUPS, body, "listing groups", version_min=needed
-    )
+    answers = await ask_every_broker(cluster, ApiKey.LIST_GROUPS, body, "listing groups", version_min=needed)
     for answer in answers.values():
         for row in answer.groups:
             found[row.group_id] = GroupListing(
@@ -86,26 +87,26 @@ async def list_groups(
     return [found[name] for name in sorted(found)]
 
 
-async def describe_groups(admin: AsyncAdmin, groups: Iterable[str]) -> dict[str, GroupInfo]:
+async def describe_groups(cluster: Cluster, groups: Iterable[str]) -> dict[str, GroupInfo]:
     found: dict[str, GroupInfo] = {}
     errors: dict[str, KafkaError] = {}
     for group in groups:
         try:
-            found[group] = await describe_group(admin, group)
+            found[group] = await describe_group(cluster, group)
         except KafkaError as error:
             errors[group] = error
     raise_all(errors, len(found) + len(errors), "describing groups")
     return found
 
 
-async def describe_group(admin: AsyncAdmin, group: str) -> GroupInfo:
+async def describe_group(cluster: Cluster, group: str) -> GroupInfo:
     answer, broker = await ask_group(
-        admin, group, ApiKey.DESCRIBE_GROUPS, {"groups": [group]}, lambda answer: [answer.groups[0]]
+        cluster, group, ApiKey.DESCRIBE_GROUPS, {"groups": [group]}, lambda answer: [answer.groups[0]]
     )
     row = answer.groups[0]
     if row.error_code in (0, ErrorCode.GROUP_ID_NOT_FOUND) and row.group_state in ("Dead", ""):
-        # It may be one of the new protocol, which is asked for in another way.
-        found = await _describe_consumer_group(admin, group)
+        # It may be a group of the consumer protocol, which needs another request.
+        found = await _describe_consumer_group(cluster, group)
         if found is not None:
             return found
     if row.error_code or row.group_state == "Dead":
@@ -121,12 +122,14 @@ async def describe_group(admin: AsyncAdmin, group: str) -> GroupInfo:
     return GroupInfo(group, row.group_state, row.protocol_data, broker, members)
 
 
-async def _describe_consumer_group(admin: AsyncAdmin, group: str) -> GroupInfo | None:
-    """A group of KIP-848; None if it is not there, or the broker does not know of such."""
-    if not (await find_coordinator(admin.cluster, "group", group))[1].serves(ApiKey.CONSUMER_GROUP_DESCRIBE):
+async def _describe_consumer_group(cluster: Cluster, group: str) -> GroupInfo | None:
+    """Describe a group of the consumer protocol (KIP-848). None if it does not exist or the broker lacks the
+    API.
+    """
+    if not (await find_coordinator(cluster, "group", group))[1].serves(ApiKey.CONSUMER_GROUP_DESCRIBE):
         return None
     answer, broker = await ask_group(
-        admin,
+        cluster,
         group,
         ApiKey.CONSUMER_GROUP_DESCRIBE,
         {"group_ids": [group]},
@@ -151,11 +154,9 @@ async def _describe_consumer_group(admin: AsyncAdmin, group: str) -> GroupInfo |
     return GroupInfo(group, row.group_state, row.assignor_name, broker, members, "consumer")
 
 
-async def remove_members(
-    admin: AsyncAdmin, group: str, members: Iterable[str] | None, *, reason: str
-) -> None:
-    """Send members away, by their ids or instances; they come back if they still run."""
-    known = (await describe_group(admin, group)).members
+async def remove_members(cluster: Cluster, group: str, members: Iterable[str] | None, *, reason: str) -> None:
+    """Remove members by member id or group instance id. Members that still run join again."""
+    known = (await describe_group(cluster, group)).members
     names = {each.member_id: each for each in known} | {
         each.instance_id: each for each in known if each.instance_id
     }
@@ -181,7 +182,7 @@ async def remove_members(
                 for each in leaving.values()
             ],
         }  # fmt: skip
-        answer, broker = await ask_group(admin, group, ApiKey.LEAVE_GROUP, body, lambda answer: [answer])
+        answer, broker = await ask_group(cluster, group, ApiKey.LEAVE_GROUP, body, lambda answer: [answer])
         if answer.error_code:
             raise refused(int(answer.error_code), f"removing members of group {group!r}", broker=broker)
         for name, row in zip(leaving, getattr(answer, "members", ()), strict=False):
@@ -192,12 +193,12 @@ async def remove_members(
     raise_all(errors, len(leaving) + len(errors), f"removing members of group {group!r}")
 
 
-async def delete_groups(admin: AsyncAdmin, groups: Iterable[str]) -> None:
+async def delete_groups(cluster: Cluster, groups: Iterable[str]) -> None:
     errors: dict[str, KafkaError] = {}
     asked = list(groups)
     for group in asked:
         answer, broker = await ask_group(
-            admin, group, ApiKey.DELETE_GROUPS, {"groups_names": [group]}, lambda answer: answer.results
+            cluster, group, ApiKey.DELETE_GROUPS, {"groups_names": [group]}, lambda answer: answer.results
         )
         code = int(answer.results[0].error_code)
         if code:
@@ -210,7 +211,7 @@ async def delete_groups(admin: AsyncAdmin, groups: Iterable[str]) -> None:
 
 
 async def ask_group(
-    admin: AsyncAdmin,
+    cluster: Cluster,
     group: str,
     api_key: int,
     body: Body,
@@ -218,15 +219,17 @@ async def ask_group(
     version_max: int | None = None,
     passing: frozenset[ErrorCode] = MOVED,
 ) -> tuple[Any, str]:
-    """The answer of a group's coordinator, and its address."""
+    """The response of a group's coordinator, and its address."""
     answer, node = await ask_coordinator(
-        admin.cluster, "group", group, api_key, body, rows, version_max=version_max, passing=passing
+        cluster, "group", group, api_key, body, rows, version_max=version_max, passing=passing
     )
     return answer, node.address
 
 
 def assigned(assignment: bytes) -> tuple[TopicPartition, ...]:
-    """The partitions in a consumer's assignment: int16 version | topics of (name, partitions) …; none if it is not one."""
+    """The partitions of a consumer's assignment: int16 version | topics of (name, partitions) …; empty if
+    malformed.
+    """
     found: list[TopicPartition] = []
     try:
         _version, count = unpack_from(">hi", assignment)

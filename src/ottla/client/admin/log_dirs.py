@@ -1,6 +1,7 @@
-"""The directories where brokers keep their logs: what lies where, how much room is left, and moving replicas between them.
+"""Log directory requests: replicas and disk space of each directory, and moving replicas between directories.
 
-The requests behind the methods of the same names in `client/admin/core.py`. Each broker knows its own directories alone.
+The functions implement the methods of the same names in `client/admin/core.py`. Each broker knows only its
+own directories.
 """
 
 from __future__ import annotations
@@ -17,24 +18,24 @@ from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from ottla.client.admin.core import AsyncAdmin
+    from ottla.client.cluster import Cluster
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLog:
     size_bytes: int
-    #: How far it is behind the end of the log, in offsets.
+    #: How many offsets the replica is behind the end of the log.
     offset_lag: int
-    #: It is on its way here, and another directory serves it until it has caught up.
+    #: The replica is being moved here; the other directory serves it until this one has caught up.
     is_future: bool
 
 
 @dataclass(frozen=True, slots=True)
 class LogDir:
     path: str
-    #: NONE, or why the directory is not served.
+    #: NONE, or the reason why the directory is offline.
     code: ErrorCode
-    #: Of the volume; -1 if the broker does not tell.
+    #: Size of the volume; -1 if the broker does not return it.
     total_bytes: int
     usable_bytes: int
     replicas: Mapping[TopicPartition, ReplicaLog]
@@ -48,9 +49,9 @@ class LogDir:
 
 
 async def describe_log_dirs(
-    admin: AsyncAdmin, brokers: Iterable[int] | None, partitions: Iterable[TopicPartition] | None
+    cluster: Cluster, brokers: Iterable[int] | None, partitions: Iterable[TopicPartition] | None
 ) -> dict[int, dict[str, LogDir]]:
-    metadata = await admin.cluster.refresh(())
+    metadata = await cluster.refresh(())
     wanted = sorted(metadata.nodes) if brokers is None else list(brokers)
     topics = None if partitions is None else by_topic(dict.fromkeys(partitions))
     body: Body = {
@@ -58,7 +59,7 @@ async def describe_log_dirs(
         if topics is None
         else [{"topic": name, "partitions": list(rows)} for name, rows in topics.items()]
     }
-    return {broker_id: await _directories(await _broker(admin, broker_id), body) for broker_id in wanted}
+    return {broker_id: await _directories(await _broker(cluster, broker_id), body) for broker_id in wanted}
 
 
 async def _directories(connection: BrokerConnection, body: Body) -> dict[str, LogDir]:
@@ -83,10 +84,10 @@ async def _directories(connection: BrokerConnection, body: Body) -> dict[str, Lo
 
 
 async def alter_replica_log_dirs(
-    admin: AsyncAdmin, broker_id: int, directories: Mapping[TopicPartition, str]
+    cluster: Cluster, broker_id: int, directories: Mapping[TopicPartition, str]
 ) -> None:
-    await admin.cluster.refresh(())
-    connection = await _broker(admin, broker_id)
+    await cluster.refresh(())
+    connection = await _broker(cluster, broker_id)
     rows: list[Body] = []
     for path in sorted(set(directories.values())):
         topics = by_topic({place: None for place, into in directories.items() if into == path})
@@ -106,12 +107,12 @@ async def alter_replica_log_dirs(
     raise_all(errors, len(directories), "moving replicas")
 
 
-async def _broker(admin: AsyncAdmin, broker_id: int) -> BrokerConnection:
-    nodes = admin.cluster.metadata.nodes
+async def _broker(cluster: Cluster, broker_id: int) -> BrokerConnection:
+    nodes = cluster.metadata.nodes
     if broker_id not in nodes:
         raise BrokerNotFound(
             f"there is no broker {broker_id} in the cluster",
             code=ErrorCode.BROKER_NOT_AVAILABLE,
             advice=f"The brokers are {', '.join(map(str, sorted(nodes)))}",
         )
-    return await admin.cluster.connection(nodes[broker_id])
+    return await cluster.connection(nodes[broker_id])

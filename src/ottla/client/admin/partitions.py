@@ -1,7 +1,7 @@
-"""Where partitions are and who leads them: elections and reassignments.
+"""Leader elections and partition reassignments.
 
-The requests behind the methods of the same names in `client/admin/core.py`; all of them are the controller's to answer. An election answers
-each partition for itself, since that nothing was to be done is no failure.
+The functions implement the methods of the same names in `client/admin/core.py`. All requests go to the
+controller. An election returns a code for each partition, because ELECTION_NOT_NEEDED is not a failure.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from ottla.client.admin.core import AsyncAdmin
+    from ottla.client.cluster import Cluster
 
 
 PREFERRED, UNCLEAN = 0, 1
@@ -26,7 +26,9 @@ PREFERRED, UNCLEAN = 0, 1
 
 @dataclass(frozen=True, slots=True)
 class Election:
-    """What came of an election: `code` is NONE if there is a new leader, ELECTION_NOT_NEEDED if the right one leads."""
+    """The result of an election: `code` is NONE for a new leader, ELECTION_NOT_NEEDED if the right one leads
+    already.
+    """
 
     code: ErrorCode
     message: str | None
@@ -41,7 +43,7 @@ class Election:
 
 @dataclass(frozen=True, slots=True)
 class Reassignment:
-    """A partition on its way: all its replicas of now, those that are being added and those that will go."""
+    """A reassignment in progress: all current replicas, the added and the removed ones."""
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...]
@@ -52,12 +54,12 @@ class Reassignment:
 
     @property
     def target(self) -> tuple[int, ...]:
-        """Where it will be."""
+        """The replicas after the reassignment."""
         return tuple(node for node in self.replicas if node not in self.removing)
 
 
 async def elect_leaders(
-    admin: AsyncAdmin, partitions: Iterable[TopicPartition] | None, *, unclean: bool
+    cluster: Cluster, partitions: Iterable[TopicPartition] | None, *, unclean: bool
 ) -> dict[TopicPartition, Election]:
     topics = None if partitions is None else by_topic(dict.fromkeys(partitions))
     body: Body = {
@@ -65,9 +67,9 @@ async def elect_leaders(
         "topic_partitions": None
         if topics is None
         else [{"topic": name, "partitions": list(rows)} for name, rows in topics.items()],
-        "timeout": admin.settings.request_timeout_ms,
+        "timeout": cluster.settings.request_timeout_ms,
     }
-    answer, broker = await ask_controller(admin, ApiKey.ELECT_LEADERS, body, lambda answer: [answer])
+    answer, broker = await ask_controller(cluster, ApiKey.ELECT_LEADERS, body, lambda answer: [answer])
     if answer.error_code:
         raise refused(int(answer.error_code), "electing leaders", broker=broker)
     return {
@@ -80,11 +82,11 @@ async def elect_leaders(
 
 
 async def alter_reassignments(
-    admin: AsyncAdmin, assignments: Mapping[TopicPartition, Sequence[int] | None]
+    cluster: Cluster, assignments: Mapping[TopicPartition, Sequence[int] | None]
 ) -> None:
     topics = by_topic(assignments)
     body: Body = {
-        "timeout": admin.settings.request_timeout_ms,
+        "timeout": cluster.settings.request_timeout_ms,
         "topics": [
             {
                 "name": name,
@@ -97,7 +99,7 @@ async def alter_reassignments(
         ],
     }
     answer, broker = await ask_controller(
-        admin, ApiKey.ALTER_PARTITION_REASSIGNMENTS, body, lambda answer: [answer]
+        cluster, ApiKey.ALTER_PARTITION_REASSIGNMENTS, body, lambda answer: [answer]
     )
     if answer.error_code:
         raise refused(
@@ -116,17 +118,17 @@ async def alter_reassignments(
 
 
 async def list_reassignments(
-    admin: AsyncAdmin, partitions: Iterable[TopicPartition] | None
+    cluster: Cluster, partitions: Iterable[TopicPartition] | None
 ) -> dict[TopicPartition, Reassignment]:
     topics = None if partitions is None else by_topic(dict.fromkeys(partitions))
     body: Body = {
-        "timeout": admin.settings.request_timeout_ms,
+        "timeout": cluster.settings.request_timeout_ms,
         "topics": None
         if topics is None
         else [{"name": name, "partition_indexes": list(rows)} for name, rows in topics.items()],
     }
     answer, broker = await ask_controller(
-        admin, ApiKey.LIST_PARTITION_REASSIGNMENTS, body, lambda answer: [answer]
+        cluster, ApiKey.LIST_PARTITION_REASSIGNMENTS, body, lambda answer: [answer]
     )
     if answer.error_code:
         raise refused(

@@ -1,6 +1,6 @@
-"""Whom an administrator asks: the controller, or the leaders of partitions, again where they have moved; and how many refusals become one error.
+"""Requests to the controller and to partition leaders, with retries, and the error for several failures.
 
-Used by the modules of this room. Coordinators are asked through `client/coordinators.py`.
+Used by the modules of this folder. Requests to coordinators go through `client/coordinators.py`.
 """
 
 from __future__ import annotations
@@ -16,37 +16,41 @@ from ottla.client.metadata import Node, TopicPartition
 from ottla.model.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from ottla.client.admin.core import AsyncAdmin
+    from ottla.client.cluster import Cluster
 
 CONTROLLER_ATTEMPTS_MAX: Final = 5
 LEADER_ATTEMPTS_MAX: Final = 8
 
 
 async def ask_controller(
-    admin: AsyncAdmin, api_key: int, body: Body, rows: Callable[[Any], Iterable[Any]]
+    cluster: Cluster, api_key: int, body: Body, rows: Callable[[Any], Iterable[Any]]
 ) -> tuple[Any, str]:
-    """Ask the controller; when it is not the controller any more, learn the new one and ask again. The answer, and whose."""
+    """Send a request to the controller, and again to the new one if it has moved. Return the response and the
+    broker.
+    """
     for attempt in range(1, CONTROLLER_ATTEMPTS_MAX + 1):
-        connection = await admin.cluster.controller()
-        response = await connection.request(api_key, body, timeout_ms=2 * admin.settings.request_timeout_ms)
+        connection = await cluster.controller()
+        response = await connection.request(api_key, body, timeout_ms=2 * cluster.settings.request_timeout_ms)
         moved = any(row.error_code == ErrorCode.NOT_CONTROLLER for row in rows(response))
         if not moved or attempt == CONTROLLER_ATTEMPTS_MAX:
             break
-        await asyncio.sleep(backoff_ms(admin.settings, attempt) / 1000)
-        await admin.cluster.refresh(())
+        await asyncio.sleep(backoff_ms(cluster.settings, attempt) / 1000)
+        await cluster.refresh(())
     return response, connection.address
 
 
 async def ask_leaders(
-    admin: AsyncAdmin,
+    cluster: Cluster,
     places: Collection[TopicPartition],
     api_key: int,
     body: Callable[[Collection[TopicPartition]], Body],
     rows: Callable[[Any], Iterable[tuple[str, Any]]],
     what: str,
 ) -> Mapping[TopicPartition, Any]:
-    """Ask each partition's leader, again where it has moved; `rows` gives an answer's rows with their topics."""
-    cluster = admin.cluster
+    """Send a request to each partition's leader, and again if it has moved.
+
+    `rows` returns the rows of a response with their topics.
+    """
     found: dict[TopicPartition, Any] = {}
     left = set(places)
     await cluster.refresh({place.topic for place in left})
@@ -57,7 +61,7 @@ async def ask_leaders(
             if cluster.metadata.partition(*place) is None:
                 errors[place] = TopicNotFound(
                     f"there is no partition {place.partition} of topic {place.topic!r}", topic=place.topic,
-                    partition=place.partition, advice="Look with `ottla topic list`",
+                    partition=place.partition, advice="List the topics with `ottla topic list`",
                     code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                 )  # fmt: skip
                 continue
@@ -80,13 +84,13 @@ async def ask_leaders(
         hopeless = any(isinstance(each, TopicNotFound) or not each.retriable for each in errors.values())
         if hopeless or attempt == LEADER_ATTEMPTS_MAX:
             raise_all({str(place): errors[place] for place in sorted(errors)}, len(places), what)
-        await asyncio.sleep(backoff_ms(admin.settings, attempt) / 1000)
+        await asyncio.sleep(backoff_ms(cluster.settings, attempt) / 1000)
         await cluster.refresh({place.topic for place in left})
     raise AssertionError("the last attempt returns or raises")
 
 
 def raise_all(errors: Mapping[str, KafkaError], asked: int, what: str) -> None:
-    """Nothing without errors; one as it is; several as one that lists them."""
+    """Raise nothing without errors, one error as it is, and several as `SeveralFailed`."""
     if len(errors) == 1:
         raise next(iter(errors.values()))
     if errors:

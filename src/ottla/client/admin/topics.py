@@ -1,7 +1,8 @@
-"""Topics: made, grown, looked at, deleted; and records deleted from their beginning.
+"""Topic requests: create, grow, describe and delete topics, and delete records below an offset.
 
-The requests behind the methods of the same names in `client/admin/core.py`. Of several topics those that can be done are done, whatever
-is refused; a change is waited for until the brokers tell of it, so that what comes next finds it.
+The functions implement the methods of the same names in `client/admin/core.py`. Each topic of a request
+succeeds or fails on its own. A change returns when the brokers' metadata has it, so that the next request
+finds it.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from ottla.client.admin.core import AsyncAdmin
+    from ottla.client.cluster import Cluster
 
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to create; -1 leaves a number to the broker's defaults.
+    """A topic to create; -1 leaves a number to the broker's default.
 
-    `assignments` places each partition on brokers, the preferred leader first, and stands in place of both numbers.
+    `assignments` has the broker ids of each partition, the preferred leader first. It replaces both numbers.
     """
 
     name: str
@@ -38,7 +39,7 @@ class NewTopic:
 
 
 async def create_topics(
-    admin: AsyncAdmin, topics: Iterable[NewTopic], *, validate_only: bool
+    cluster: Cluster, topics: Iterable[NewTopic], *, validate_only: bool
 ) -> dict[str, TopicInfo]:
     wanted = list(topics)
     body: Body = {
@@ -55,35 +56,35 @@ async def create_topics(
             }
             for topic in wanted
         ],
-        "timeout": admin.settings.request_timeout_ms,
+        "timeout": cluster.settings.request_timeout_ms,
         "validate_only": validate_only,
     }
-    response, broker = await ask_controller(admin, ApiKey.CREATE_TOPICS, body, lambda answer: answer.topics)
+    response, broker = await ask_controller(cluster, ApiKey.CREATE_TOPICS, body, lambda answer: answer.topics)
     errors = _refusals(response.topics, "creating topic", broker)
     made = {str(row.name) for row in response.topics} - errors.keys()
     if not validate_only:
-        await _see(admin, made, present=True)
+        await _see(cluster, made, present=True)
     raise_all(errors, len(wanted), "creating topics")
-    return {} if validate_only else {name: admin.cluster.metadata.topics[name] for name in sorted(made)}
+    return {} if validate_only else {name: cluster.metadata.topics[name] for name in sorted(made)}
 
 
-async def delete_topics(admin: AsyncAdmin, names: Iterable[str]) -> None:
+async def delete_topics(cluster: Cluster, names: Iterable[str]) -> None:
     wanted = list(names)
     body: Body = {
         "topics": [{"name": name, "topic_id": None} for name in wanted],
         "topic_names": wanted,
-        "timeout": admin.settings.request_timeout_ms,
+        "timeout": cluster.settings.request_timeout_ms,
     }
     response, broker = await ask_controller(
-        admin, ApiKey.DELETE_TOPICS, body, lambda answer: answer.responses
+        cluster, ApiKey.DELETE_TOPICS, body, lambda answer: answer.responses
     )
     errors = _refusals(response.responses, "deleting topic", broker)
-    await _see(admin, set(wanted) - errors.keys(), present=False)
+    await _see(cluster, set(wanted) - errors.keys(), present=False)
     raise_all(errors, len(wanted), "deleting topics")
 
 
 async def create_partitions(
-    admin: AsyncAdmin,
+    cluster: Cluster,
     topic: str,
     count: int,
     assignments: Sequence[Sequence[int]] | None,
@@ -93,23 +94,23 @@ async def create_partitions(
     rows = None if assignments is None else [{"broker_ids": list(brokers)} for brokers in assignments]
     body: Body = {
         "topics": [{"name": topic, "count": count, "assignments": rows}],
-        "timeout": admin.settings.request_timeout_ms,
+        "timeout": cluster.settings.request_timeout_ms,
         "validate_only": validate_only,
     }
     response, broker = await ask_controller(
-        admin, ApiKey.CREATE_PARTITIONS, body, lambda answer: answer.results
+        cluster, ApiKey.CREATE_PARTITIONS, body, lambda answer: answer.results
     )
     raise_all(_refusals(response.results, "adding partitions to", broker), 1, "adding partitions")
 
 
-async def list_topics(admin: AsyncAdmin, *, internal: bool) -> dict[str, TopicInfo]:
-    metadata = await admin.cluster.refresh(None)
+async def list_topics(cluster: Cluster, *, internal: bool) -> dict[str, TopicInfo]:
+    metadata = await cluster.refresh(None)
     return {name: topic for name, topic in sorted(metadata.topics.items()) if internal or not topic.internal}
 
 
-async def describe_topics(admin: AsyncAdmin, names: Iterable[str]) -> dict[str, TopicInfo]:
+async def describe_topics(cluster: Cluster, names: Iterable[str]) -> dict[str, TopicInfo]:
     wanted = list(names)
-    metadata = await admin.cluster.refresh(wanted)
+    metadata = await cluster.refresh(wanted)
     errors: dict[str, KafkaError] = {}
     for name in wanted:
         if name in metadata.topics:
@@ -117,7 +118,10 @@ async def describe_topics(admin: AsyncAdmin, names: Iterable[str]) -> dict[str, 
         code = metadata.errors.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         errors[name] = (
             TopicNotFound(
-                f"topic {name!r} does not exist", code=code, topic=name, advice="Look with `ottla topic list`"
+                f"topic {name!r} does not exist",
+                code=code,
+                topic=name,
+                advice="List the topics with `ottla topic list`",
             )
             if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             else refused(code, f"topic {name!r}", topic=name)
@@ -126,9 +130,7 @@ async def describe_topics(admin: AsyncAdmin, names: Iterable[str]) -> dict[str, 
     return {name: metadata.topics[name] for name in wanted}
 
 
-async def delete_records(
-    admin: AsyncAdmin, before: Mapping[TopicPartition, int]
-) -> dict[TopicPartition, int]:
+async def delete_records(cluster: Cluster, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
     def body(places: Collection[TopicPartition]) -> Body:
         topics = by_topic({place: before[place] for place in places})
         return {
@@ -139,13 +141,15 @@ async def delete_records(
                 }
                 for name, rows in topics.items()
             ],
-            "timeout": admin.settings.request_timeout_ms,
+            "timeout": cluster.settings.request_timeout_ms,
         }
 
     def rows(answer: Any) -> Iterable[tuple[str, Any]]:
         return ((str(topic.name), row) for topic in answer.topics for row in topic.partitions)
 
-    found = await ask_leaders(admin, before.keys(), ApiKey.DELETE_RECORDS, body, rows, "deleting records of")
+    found = await ask_leaders(
+        cluster, before.keys(), ApiKey.DELETE_RECORDS, body, rows, "deleting records of"
+    )
     return {place: int(row.low_watermark) for place, row in found.items()}
 
 
@@ -160,13 +164,13 @@ def _refusals(rows: Iterable[Any], what: str, broker: str) -> dict[str, KafkaErr
     }  # fmt: skip
 
 
-async def _see(admin: AsyncAdmin, names: set[str], *, present: bool) -> None:
-    """Wait until the brokers tell of the change, so that what comes next finds it."""
+async def _see(cluster: Cluster, names: set[str], *, present: bool) -> None:
+    """Wait until the brokers' metadata has the change, so that the next request finds it."""
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + admin.settings.request_timeout_ms / 1000
+    deadline = loop.time() + cluster.settings.request_timeout_ms / 1000
     attempt = 0
     while names and loop.time() < deadline:
-        metadata = await admin.cluster.refresh(names)
+        metadata = await cluster.refresh(names)
         ready = {
             name
             for name in names
@@ -179,4 +183,4 @@ async def _see(admin: AsyncAdmin, names: set[str], *, present: bool) -> None:
         if ready == names:
             return
         attempt += 1
-        await asyncio.sleep(backoff_ms(admin.settings, attempt) / 2000)
+        await asyncio.sleep(backoff_ms(cluster.settings, attempt) / 2000)

@@ -1,11 +1,12 @@
-"""Transactions from outside: which there are, what they are at, ending one by hand, and finding those that nobody would end.
+"""Transaction requests: list, describe and abort transactions, and find hanging ones.
 
-The requests behind the methods of the same names in `client/admin/core.py`. A transactional id's requests go to its coordinator, lists are
-asked of every broker, and what is open in a partition its leader knows.
+The functions implement the methods of the same names in `client/admin/core.py`. Requests about a
+transactional id go to its coordinator, lists to every broker, and requests about a partition's producers to
+its leader.
 
-A transaction *hangs* when it is open in a partition and no coordinator knows of it, so that no marker will ever come (KIP-664):
-readers of committed records stand still before it. The leaders are asked first, then the coordinators, then the leaders once more:
-what has just ended between the first two is not taken for it.
+A transaction is *hanging* if it is open in a partition and no coordinator knows it, so that no marker will be
+written (KIP-664). It blocks `read_committed` consumers. The check asks the leaders, then the coordinators,
+then the leaders again: a transaction that ends in between is not hanging.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from ottla.client.admin.core import AsyncAdmin
+    from ottla.client.cluster import Cluster
 
 
 ONGOING = "Ongoing"
-#: Their end is decided, and partitions that they are in may not have their marker yet.
+#: Their end is decided, but some of their partitions may not have the marker yet.
 ENDING: Final = ("PrepareCommit", "PrepareAbort")
-#: All that a list may be asked for.
+#: The states that a list can be filtered by.
 STATES: Final = (
     "Empty", ONGOING, *ENDING, "CompleteCommit", "CompleteAbort", "PrepareEpochFence", "Dead",
 )  # fmt: skip
 
-#: The time-out of whoever fences a producer; it begins no transaction.
+#: The transaction timeout of the request that fences a producer; it begins no transaction.
 _FENCING_TIMEOUT_MS: Final = 60_000
 
 
@@ -44,7 +45,7 @@ class TransactionListing:
     transactional_id: str
     state: str
     producer_id: int
-    #: The id of the broker.
+    #: Id of the broker.
     coordinator: int
 
     def __str__(self) -> str:
@@ -58,7 +59,7 @@ class TransactionInfo:
     producer_id: int
     producer_epoch: int
     timeout_ms: int
-    #: None if none has begun.
+    #: None without an open transaction.
     started_ms: int | None
     partitions: tuple[TopicPartition, ...]
     coordinator: int
@@ -72,7 +73,7 @@ class TransactionInfo:
 
 
 class ProducerIdAndEpoch(NamedTuple):
-    """What a transactional id has now: whoever comes with less is fenced."""
+    """The current producer id and epoch of a transactional id. Producers with an older epoch are fenced."""
 
     producer_id: int
     epoch: int
@@ -80,15 +81,15 @@ class ProducerIdAndEpoch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProducerState:
-    """What a partition remembers of a producer."""
+    """The state that a partition keeps of a producer."""
 
     producer_id: int
     epoch: int
     last_sequence: int
     last_written_ms: int
-    #: Of the coordinator whose marker was the last; -1 without one.
+    #: Epoch of the coordinator that wrote the last marker; -1 without one.
     coordinator_epoch: int
-    #: The first offset of the transaction that is open, None without one.
+    #: The first offset of the open transaction; None without one.
     transaction_start: int | None
 
 
@@ -96,7 +97,7 @@ class ProducerState:
 class HangingTransaction:
     partition: TopicPartition
     producer: ProducerState
-    #: Who has the producer id now, if anybody does.
+    #: The transactional id that has the producer id; None if there is none.
     transactional_id: str | None
 
 
@@ -104,7 +105,7 @@ Producers = dict[TopicPartition, list[ProducerState]]
 
 
 async def list_transactions(
-    admin: AsyncAdmin,
+    cluster: Cluster,
     *,
     states: Collection[str] = (),
     producer_ids: Collection[int] = (),
@@ -118,7 +119,7 @@ async def list_transactions(
     # A broker that is too old for a filter would list everything.
     needed = 2 if pattern is not None else 1 if longer_than_ms is not None else 0
     answers = await ask_every_broker(
-        admin.cluster, ApiKey.LIST_TRANSACTIONS, body, "listing transactions", version_min=needed
+        cluster, ApiKey.LIST_TRANSACTIONS, body, "listing transactions", version_min=needed
     )
     found: dict[str, TransactionListing] = {}
     for node, answer in answers.items():
@@ -134,12 +135,12 @@ async def list_transactions(
 
 
 async def describe_transactions(
-    admin: AsyncAdmin, transactional_ids: Iterable[str]
+    cluster: Cluster, transactional_ids: Iterable[str]
 ) -> dict[str, TransactionInfo]:
     found: dict[str, TransactionInfo] = {}
     for name in transactional_ids:
         answer, node = await ask_coordinator(
-            admin.cluster, "transactional id", name, ApiKey.DESCRIBE_TRANSACTIONS, {"transactional_ids": [name]},
+            cluster, "transactional id", name, ApiKey.DESCRIBE_TRANSACTIONS, {"transactional_ids": [name]},
             lambda answer: answer.transaction_states,
         )  # fmt: skip
         row = answer.transaction_states[0]
@@ -162,35 +163,35 @@ async def describe_transactions(
     return found
 
 
-async def abort_transaction(admin: AsyncAdmin, transactional_id: str) -> TransactionInfo:
-    """Fence the producer, as another one of its name would, and so have its transaction aborted; what it was before."""
+async def abort_transaction(cluster: Cluster, transactional_id: str) -> TransactionInfo:
+    """Fence the producer, so that its transaction is aborted. Return the transaction's state before."""
     what = f"aborting the transaction of {transactional_id!r}"
-    # Whoever does not exist would be made by fencing it, and whoever has no transaction would lose its producer for nothing.
-    before = (await describe_transactions(admin, [transactional_id]))[transactional_id]
+    # Fencing would create an unknown id, and would fence a producer without an open transaction for nothing.
+    before = (await describe_transactions(cluster, [transactional_id]))[transactional_id]
     if before.state != ONGOING:
-        message = f"it has none ({before.state})"
+        message = f"it has no open transaction ({before.state})"
         if before.state in ENDING:
-            message = f"its end is decided ({before.state}), and carried out as soon as all its partitions can be written"
+            message = f"it is already ending ({before.state}), as soon as all its partitions are available"
         raise refused(ErrorCode.INVALID_TXN_STATE, what, message=message)
     body: Body = {
         "transactional_id": transactional_id, "producer_id": -1, "producer_epoch": -1, "enable2_pc": False,
         "transaction_timeout": min(before.timeout_ms, _FENCING_TIMEOUT_MS), "keep_prepared_txn": False,
     }  # fmt: skip
     answer, node = await ask_coordinator(
-        admin.cluster, "transactional id", transactional_id, ApiKey.INIT_PRODUCER_ID, body, lambda answer: [answer],
-        # What it hears while the transaction is being aborted.
+        cluster, "transactional id", transactional_id, ApiKey.INIT_PRODUCER_ID, body, lambda answer: [answer],
+        # The coordinator's answer while the transaction is being aborted.
         passing=MOVED | {ErrorCode.CONCURRENT_TRANSACTIONS},
     )  # fmt: skip
     if answer.error_code:
         reason = None
         if int(answer.error_code) == ErrorCode.CONCURRENT_TRANSACTIONS:
-            reason = "it is decided, but not all partitions can be written yet; that goes on by itself"
+            reason = "not all its partitions are available yet; the coordinator continues the abort by itself"
         raise refused(int(answer.error_code), what, message=reason, broker=node.address)
     return before
 
 
 async def fence_producers(
-    admin: AsyncAdmin, transactional_ids: Iterable[str]
+    cluster: Cluster, transactional_ids: Iterable[str]
 ) -> dict[str, ProducerIdAndEpoch]:
     found: dict[str, ProducerIdAndEpoch] = {}
     errors: dict[str, KafkaError] = {}
@@ -200,7 +201,7 @@ async def fence_producers(
             "transaction_timeout": _FENCING_TIMEOUT_MS, "keep_prepared_txn": False,
         }  # fmt: skip
         answer, node = await ask_coordinator(
-            admin.cluster, "transactional id", name, ApiKey.INIT_PRODUCER_ID, body, lambda answer: [answer],
+            cluster, "transactional id", name, ApiKey.INIT_PRODUCER_ID, body, lambda answer: [answer],
             passing=MOVED | {ErrorCode.CONCURRENT_TRANSACTIONS},
         )  # fmt: skip
         if answer.error_code:
@@ -213,10 +214,10 @@ async def fence_producers(
     return found
 
 
-# --- what is open in partitions -----------------------------------------------------------------------------------
+# --- open transactions of partitions ------------------------------------------------------------------------
 
 
-async def describe_producers(admin: AsyncAdmin, partitions: Iterable[TopicPartition]) -> Producers:
+async def describe_producers(cluster: Cluster, partitions: Iterable[TopicPartition]) -> Producers:
     def body(places: Collection[TopicPartition]) -> Body:
         by_topic: dict[str, list[int]] = {}
         for place in places:
@@ -228,7 +229,7 @@ async def describe_producers(admin: AsyncAdmin, partitions: Iterable[TopicPartit
     def rows(answer: Any) -> Iterable[tuple[str, Any]]:
         return ((str(topic.name), row) for topic in answer.topics for row in topic.partitions)
 
-    found = await ask_leaders(admin, set(partitions), ApiKey.DESCRIBE_PRODUCERS, body, rows, "producers of")
+    found = await ask_leaders(cluster, set(partitions), ApiKey.DESCRIBE_PRODUCERS, body, rows, "producers of")
     return {
         place: [
             ProducerState(
@@ -243,27 +244,29 @@ async def describe_producers(admin: AsyncAdmin, partitions: Iterable[TopicPartit
 
 
 async def find_hanging(
-    admin: AsyncAdmin, partitions: Iterable[TopicPartition], older_than_ms: int | None = None
+    cluster: Cluster, partitions: Iterable[TopicPartition], older_than_ms: int | None = None
 ) -> list[HangingTransaction]:
-    """Those that nothing was written to for longer than that; all of them without."""
+    """Find hanging transactions without a write for longer than that; without a limit, all of them."""
     now_ms = round(time.time() * 1000)
     candidates = {
         (place, each)
-        for place, producers in (await describe_producers(admin, partitions)).items()
+        for place, producers in (await describe_producers(cluster, partitions)).items()
         for each in producers
         if each.transaction_start is not None
         and (older_than_ms is None or now_ms - each.last_written_ms > older_than_ms)
     }
     if not candidates:
         return []
-    listed = await list_transactions(admin, producer_ids=sorted({each.producer_id for _, each in candidates}))
+    listed = await list_transactions(
+        cluster, producer_ids=sorted({each.producer_id for _, each in candidates})
+    )
     names = {each.producer_id: each.transactional_id for each in listed}
     described: dict[int, TransactionInfo] = {}
     for producer_id, name in names.items():
         try:
-            described[producer_id] = (await describe_transactions(admin, [name]))[name]
+            described[producer_id] = (await describe_transactions(cluster, [name]))[name]
         except KafkaError as error:
-            # It may be forgotten meanwhile.
+            # The id may have expired meanwhile.
             if error.code is not ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
                 raise
     unknown = {
@@ -273,7 +276,7 @@ async def find_hanging(
     }
     if not unknown:
         return []
-    still = await describe_producers(admin, {place for place, _ in unknown})
+    still = await describe_producers(cluster, {place for place, _ in unknown})
     return sorted(
         (
             HangingTransaction(place, each, names.get(each.producer_id))
@@ -285,24 +288,24 @@ async def find_hanging(
 
 
 def is_known(info: TransactionInfo | None, place: TopicPartition, producer: ProducerState) -> bool:
-    """Whether the coordinator will end what this producer has open there."""
+    """Whether the coordinator will end the producer's open transaction in that partition."""
     if info is None or place not in info.partitions:
         return False
     if info.state == ONGOING:
         return info.producer_epoch == producer.epoch
-    # With the decision to end it, its epoch may have been raised.
+    # The decision to end the transaction may have raised the epoch.
     return info.state in ENDING and info.producer_epoch >= producer.epoch
 
 
-async def abort_hanging(admin: AsyncAdmin, hanging: HangingTransaction) -> None:
-    """Write the marker that no coordinator will write. It must hang: half of a transaction that is going on would be lost."""
+async def abort_hanging(cluster: Cluster, hanging: HangingTransaction) -> None:
+    """Write the abort marker. Only for a hanging transaction: half of a live one would be lost."""
     place, producer = hanging.partition, hanging.producer
     marker: Body = {
         "producer_id": producer.producer_id, "producer_epoch": producer.epoch, "transaction_result": False,
         "topics": [{"name": place.topic, "partition_indexes": [place.partition]}],
-        # A later one than this would shut out the coordinator that writes the producer's next markers.
+        # A higher epoch would make the partition refuse the next markers of the real coordinator.
         "coordinator_epoch": max(producer.coordinator_epoch, 0),
-        # That of old: the epoch is the producer's own, and not one that the end has raised.
+        # v1: the epoch is the producer's own, and not raised by the end of the transaction.
         "transaction_version": 0,
     }  # fmt: skip
 
@@ -312,7 +315,7 @@ async def abort_hanging(admin: AsyncAdmin, hanging: HangingTransaction) -> None:
         )  # fmt: skip
 
     await ask_leaders(
-        admin,
+        cluster,
         {place},
         ApiKey.WRITE_TXN_MARKERS,
         lambda _: {"markers": [marker]},

@@ -1,1 +1,1 @@
-"""The consumer: positions, fetches and groups. `core` is its asyncio form, `blocking` the face with a thread."""
+"""The consumer: positions, fetches and groups. `core` is the asyncio consumer, `sync` the blocking one."""

@@ -1,9 +1,10 @@
-"""Which batches of a fetch a consumer does not hand out: control batches, and in read_committed those of aborted transactions.
+"""The batches of a fetch that a consumer skips: control batches, and batches of aborted transactions
+(read_committed).
 
-A Fetch in read_committed goes no further than the last stable offset and lists the aborted transactions that overlap what it brings:
-a producer id and the first offset of each. From that offset on the producer's transactional batches are aborted, until its abort
-marker. One filter serves one partition of one response; batches come to it in the order of the log. Its reader has checked the CRC
-of a batch before it leaves one out.
+A read_committed Fetch stops at the last stable offset and lists the aborted transactions in it: a producer id
+and the first offset of each. From that offset on, the producer's transactional batches are aborted, until its
+abort marker. One filter serves one partition of one response and gets the batches in log order. The CRC of a
+batch is checked before it is skipped.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _ABORT: Final = 0
 
 
 class Unwanted:
-    """Told of each batch in turn, says which to leave out. `aborted` holds (first offset, producer id)."""
+    """Decides for each batch in turn whether to skip it. `aborted` holds (first offset, producer id)."""
 
     def __init__(self, aborted: Iterable[tuple[int, int]] = ()) -> None:
         self._coming = deque(sorted(aborted))

@@ -1,8 +1,9 @@
-"""Records as columns, for numeric work: what `poll_columns` gives.
+"""Records as columns, for numeric work: the result of `poll_columns`.
 
-No Python object is made for a record before one is asked for. Offsets and timestamps are arrays of 64-bit integers: numpy's where
-numpy is installed (`ottla[fast]`), else `array.array`. Keys and values are `BytesColumn`s, which hold one buffer and where each stands
-in it, as Arrow's binary arrays do. Deserializers are not applied: `values_as` reads numbers of a fixed width without them.
+No Python object per record is created until one is accessed. Offsets and timestamps are arrays of 64-bit
+integers: numpy arrays if numpy is installed (`ottla[fast]`), else `array.array`. Keys and values are
+`BytesColumn`s: one buffer and the start and end of each item, like Arrow's binary arrays. Deserializers are
+not applied: `values_as` reads numbers of a fixed width.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-#: The formats of `numbers`, as the `array` module calls them.
+#: The formats of `numbers`, as codes of the `array` module.
 _CODES: Final = {
     "i1": "b", "i2": "h", "i4": "i", "i8": "q", "u1": "B", "u2": "H", "u4": "I", "u8": "Q", "f4": "f", "f8": "d",
 }  # fmt: skip
 
 
 class BytesColumn(Sequence["bytes | None"]):
-    """Byte strings, some of them perhaps None. Each is cut out when it is asked for; `to_list` cuts all of them."""
+    """Byte strings or None. An item is sliced when it is accessed; `to_list` slices all of them."""
 
     def __init__(self, data: bytes | memoryview, starts: Integers, ends: Integers) -> None:
         self.data = data
@@ -69,15 +70,15 @@ class BytesColumn(Sequence["bytes | None"]):
         ]
 
     def numbers(self, form: str) -> Any:
-        """Every item as one number, in an array of the machine's own byte order.
+        """Return every item as a number, in an array of the machine's byte order.
 
-        `form` is numpy's way to name it: `>i8` for what Kafka's LongSerializer (and ours, `int`) writes, `<f8` for a double of C.
-        A null, or an item of another width, raises ValueError naming its row.
+        `form` is a numpy format: `>i8` for Kafka's LongSerializer (and the SDK's `int`), `<f8` for a C
+        double. A null, or an item of another width, raises ValueError with its row.
         """
         kind = form.lstrip("<>=|")
         if kind not in _CODES:
             raise ValueError(
-                f"no number format {form!r}: write one of {', '.join(_CODES)}, with < or > in front"
+                f"unknown number format {form!r}: write one of {', '.join(_CODES)}, with < or > in front"
             )
         width = int(kind[1:])
         self._demand_width(width)
@@ -108,7 +109,7 @@ class BytesColumn(Sequence["bytes | None"]):
 
 
 class Columns:
-    """Records of one partition, column by column. `len()` tells how many; `headers` has one tuple for each."""
+    """Records of one partition, column by column. `len()` is their number; `headers` has a tuple for each."""
 
     offsets: npt.NDArray[np.int64]
     timestamps: npt.NDArray[np.int64]
@@ -162,12 +163,12 @@ class Columns:
         return self.keys.numbers(form)
 
     def values_as(self, form: str) -> Any:
-        """The values as an array of numbers, where each is one number of that form: `>i8` is what Kafka's LongSerializer writes."""
+        """The values as an array of numbers: `>i8` is the format of Kafka's LongSerializer."""
         return self.values.numbers(form)
 
     @property
     def append_times(self) -> list[tuple[int, bool]]:
-        """Runs of rows, and of each whether the broker wrote its timestamps (LogAppendTime) or the producer."""
+        """Runs of rows, each with whether the broker (LogAppendTime) or the producer set the timestamps."""
         return [
             (sum(len(piece.offsets) for piece in run), is_append_time)
             for is_append_time, run in groupby(self._pieces, key=lambda piece: piece.is_append_time)
@@ -194,7 +195,7 @@ class Columns:
         return pa.Array.from_buffers(pa.binary(), packed.rows, buffers, packed.nulls)
 
     def to_arrow(self) -> Any:
-        """A pyarrow RecordBatch: offset, timestamp (in ms, UTC), key and value. It needs pyarrow."""
+        """A pyarrow RecordBatch: offset, timestamp (in ms, UTC), key and value. Needs pyarrow."""
         import pyarrow as pa
 
         return pa.record_batch(
@@ -218,7 +219,7 @@ def _joined(parts: Sequence[Integers]) -> Integers:
 
 
 def _column(parts: Sequence[tuple[bytes | memoryview, Integers, Integers]]) -> BytesColumn:
-    """One column out of those of each batch: their buffers behind each other, and the places moved."""
+    """Concatenate the columns of the batches: the buffers one after the other, with adjusted positions."""
     if len(parts) == 1:
         return BytesColumn(*parts[0])
     data, bases = _together([data for data, _, _ in parts])
@@ -230,9 +231,10 @@ def _column(parts: Sequence[tuple[bytes | memoryview, Integers, Integers]]) -> B
 
 
 def _together(buffers: Sequence[bytes | memoryview]) -> tuple[bytes | memoryview, list[int]]:
-    """One buffer that has them all, and where each begins in it: the one that they are all views of, if there is one.
+    """One buffer with all parts, and the start of each: the buffer that they are all views of, if there is
+    one.
 
-    Batches that came in one answer are, unless they were compressed: then nothing is copied.
+    Uncompressed batches of one response are such views: then nothing is copied.
     """
     first = buffers[0]
     if isinstance(first, memoryview) and all(

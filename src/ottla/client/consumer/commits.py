@@ -1,8 +1,8 @@
-"""A group's offsets at its coordinator: OffsetCommit and OffsetFetch, asked again while another attempt may help.
+"""The committed offsets of a group: OffsetCommit and OffsetFetch to its coordinator, with retries.
 
-Errors that pass (a coordinator that moves or loads, a connection that broke, a transaction that is still open) are tried again until
-the deadline. A commit that is refused because the group went on without this member raises `CommitFailed`, which says what to do. Used by
-`group.py` when partitions are assigned, and by the consumer for its callers.
+Temporary errors are retried until the deadline: a coordinator that moves or loads, a broken connection, an
+open transaction. A commit of a former member raises `CommitFailed`. Used by `group.py` when partitions are
+assigned, and by the consumer.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ COMMIT_VERSION, FETCH_VERSION = 9, 9
 Offsets: TypeAlias = Mapping[TopicPartition, OffsetAndMetadata]
 
 OUT_ADVICE = (
-    "The records will be read again by whoever has their partitions. Poll to join again. If working on records takes long, "
-    "take fewer of them (max_poll_records) or raise max_poll_interval_ms"
+    "The new owners of the partitions read the records again. Call poll() to rejoin. "
+    "If processing takes long, lower max_poll_records or raise max_poll_interval_ms"
 )
 _MOVED = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 _PASSING = frozenset(
@@ -36,9 +36,10 @@ _PASSING = frozenset(
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
         ErrorCode.REQUEST_TIMED_OUT,
         ErrorCode.UNSTABLE_OFFSET_COMMIT,
-        # The next heartbeat brings the epoch that is asked for (KIP-848).
+        # The next heartbeat brings the new epoch (KIP-848).
         ErrorCode.STALE_MEMBER_EPOCH,
-        # The members have joined and wait for their shares: a moment, which needs nothing of the caller.
+        # The members have joined and wait for their assignments: it takes a moment and needs nothing from the
+        # caller.
         ErrorCode.REBALANCE_IN_PROGRESS,
     )
 )
@@ -53,8 +54,11 @@ _OUT = frozenset(
 
 
 class GroupOffsets:
-    """`identity` tells who commits; it may change from one attempt to the next, and raises if nobody can. While `is_joining`, the
-    coordinator may know of a generation that the member has not heard of yet."""
+    """Commits and fetches offsets.
+
+    `identity` returns the member that commits; it can change between attempts, and raises if there is none.
+    While `is_joining`, the coordinator may have a generation that this member does not know yet.
+    """
 
     def __init__(
         self,
@@ -78,7 +82,9 @@ class GroupOffsets:
     async def fetch(
         self, partitions: Iterable[TopicPartition], *, stable: bool, timeout_ms: float
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What the group has committed for these; one without a commit is left out. `stable`: wait for open transactions."""
+        """The committed offsets of partitions; without a commit they are left out. `stable`: wait for open
+        transactions.
+        """
         wanted = list(partitions)
         if not wanted:
             return {}
@@ -136,10 +142,10 @@ class GroupOffsets:
             if row.error_code
         ]
         if failures:
-            # One that passes counts least: trying again cannot help against the others.
+            # Report an error that a retry cannot resolve before a temporary one.
             tp, code = min(failures, key=lambda failure: failure[1] in _PASSING)
             if code == ErrorCode.ILLEGAL_GENERATION and (self._is_joining() or self._identity() != who):
-                # A rebalance has overtaken the commit, and this consumer is part of it.
+                # A rebalance has started, and this consumer takes part in it.
                 code = ErrorCode.REBALANCE_IN_PROGRESS
             raise _commit_refused(code, who, tp, broker)
 
@@ -180,18 +186,18 @@ def _commit_refused(code: int, who: GroupMetadata, tp: TopicPartition, broker: s
     if code in _OUT:
         if who.generation_id < 0:
             return CommitFailed(
-                f"{what}: the group has members, and this consumer is none of them",
+                f"{what}: the group has members, and this consumer is not one of them",
                 code=known_code(code), broker=broker,
                 advice="Use subscribe() to be a member, or a group_id of its own for assign()",
             )  # fmt: skip
         return CommitFailed(
-            f"{what}: the group went on without this consumer, and others have its partitions",
+            f"{what}: this consumer was removed from the group, and other members have its partitions",
             code=known_code(code), broker=broker,
             advice=OUT_ADVICE,
         )  # fmt: skip
     if code == ErrorCode.REBALANCE_IN_PROGRESS:
         return CommitFailed(
-            f"{what}: the group rebalances", code=known_code(code), broker=broker,
-            advice="Call poll() to take part in it, then commit again what is still assigned",
+            f"{what}: the group is rebalancing", code=known_code(code), broker=broker,
+            advice="Call poll() to join the rebalance, then commit the partitions that are still assigned",
         )  # fmt: skip
     return refused(code, what, broker=broker, topic=tp.topic, partition=tp.partition)

@@ -1,8 +1,9 @@
-"""The consumer on asyncio: what callers ask of it. The fetcher keeps its buffer filled; `poll` takes records out of it.
+"""The asyncio consumer, `ottla.aio.Consumer`. The fetcher fills the buffer; `poll` takes records out of it.
 
-A consumer reads either what it is told to (`assign`) or, as a member of a group, what the group gives it (`subscribe`): then `group.py`
-keeps the membership alive in the background, and `poll` takes the steps of rebalances (`_take_step`). How far the caller is, and
-commits, belong to `progress.py`. What the blocking face needs too is written as plans (`plans.py`) and performed by both.
+A consumer reads the partitions of `assign` or, as a member of a group, the ones that the group assigns
+(`subscribe`). Then `group.py` keeps the membership alive in the background, and `poll` executes the steps of
+rebalances (`_take_step`). Positions and commits are in `progress.py`. Work that the blocking consumer shares
+is written as plans (`plans.py`), which both execute.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from ottla.client.consumer.interceptors import Interceptors
 from ottla.client.consumer.metrics import ConsumerMetrics, consumer_metrics
 from ottla.client.consumer.plans import Callback, Plan, StoreCall, perform_async
 from ottla.client.consumer.progress import Committed, Given, Iteration, OnCommit, Progress
-from ottla.client.consumer.seek import Seeking, now_ms
-from ottla.client.consumer.settings import ConsumerSettings, Consuming
+from ottla.client.consumer.seek import SeekOperations, now_ms
+from ottla.client.consumer.settings import ConsumerConfig, ConsumerSettings
 from ottla.client.consumer.subscription import Callback as OnPartitions
 from ottla.client.consumer.subscription import Subscription, subscription_of
 from ottla.client.coordinators import Coordinator
@@ -30,35 +31,56 @@ from ottla.client.metadata import GroupMetadata, OffsetAndMetadata, TopicPartiti
 from ottla.client.offsets import METADATA_TIMEOUT_MS
 from ottla.client.settings import bootstrap_addresses, settings_of
 
-#: The group of consumers that subscribe without naming one (A6).
+#: The group of consumers that subscribe without a `group_id` (A6).
 DEFAULT_GROUP = "ottla"
-#: How long iteration waits in one poll; it goes on for ever.
+#: The time-out of each poll of an iteration, which never ends.
 ITERATION_POLL_MS = 1_000
 
 Taken = TypeVar("Taken")
 
 
-class AsyncConsumer(Seeking):
-    """Use `await start()` first and `await close()` last, or `async with`."""
+class AsyncConsumer(SeekOperations):
+    """A consumer for asyncio: it reads assigned partitions, or its share of topics as a member of a group.
+
+    Use it with `async with`, or call `await start()` first and `await close()` last. Iterating over a
+    consumer yields one record after the other, without end.
+
+    Args:
+        bootstrap_servers: `host:port` of one or more brokers, as a string with commas or a sequence.
+        settings: Kafka's consumer settings with underscores, for example `group_id="billing"`. The defaults
+            are in `ottla.client.consumer.settings.ConsumerConfig`; docs/sdk.md explains the ones worth
+            tuning.
+
+    Raises:
+        SettingError: A setting has an unknown name or an invalid value.
+
+    Example:
+        >>> import ottla.aio
+        >>> async with ottla.aio.Consumer(broker.address, auto_offset_reset="earliest") as consumer:
+        ...     await consumer.assign([("orders", 0)])
+        ...     for partition, records in (await consumer.poll(10_000)).items():
+        ...         print(partition, [record.value for record in records])
+        orders-0 [b'one', b'two', b'three']
+    """
 
     def __init__(self, bootstrap_servers: str | Sequence[str], **given: Unpack[ConsumerSettings]) -> None:
-        settings = settings_of(Consuming, given)
-        self.settings = settings
-        self.cluster = Cluster(bootstrap_addresses(bootstrap_servers), settings)
-        self.buffer = fetch_buffer(settings)
-        self.fetcher = Fetcher(self.cluster, settings, self.buffer)
-        self.group: Group | None = None
+        settings = settings_of(ConsumerConfig, given)
+        self._settings = settings
+        self._cluster = Cluster(bootstrap_addresses(bootstrap_servers), settings)
+        self._buffer = fetch_buffer(settings)
+        self._fetcher = Fetcher(self._cluster, settings, self._buffer)
+        self._group: Group | None = None
         self._group_id = settings.group_id or DEFAULT_GROUP
-        self._coordinator = Coordinator(self.cluster, "group", self._group_id)
+        self._coordinator = Coordinator(self._cluster, "group", self._group_id)
         self._offsets = GroupOffsets(
-            self.cluster, self._coordinator, self._group_id, self._committer, self._is_joining
+            self._cluster, self._coordinator, self._group_id, self._committer, self._is_joining
         )
         self._interceptors = Interceptors(settings.interceptors)
-        self.progress = Progress(self.buffer, settings, self._group_id, self._interceptors.on_commit)
-        self.progress.notify = self.notify
+        self._progress = Progress(self._buffer, settings, self._group_id, self._interceptors.on_commit)
+        self._progress.notify = self._notify
         self._is_woken = False
         self._is_unsubscribing = False
-        #: From the call of close on nobody polls; callbacks of its last rebalance still commit.
+        #: Set when close begins: polls are refused, but callbacks of the last rebalance may still commit.
         self._is_closing = False
         self._is_closed = False
 
@@ -67,76 +89,100 @@ class AsyncConsumer(Seeking):
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        await perform_async(self.closing(commits=kind is None))
+        await perform_async(self._close_plan(commits=kind is None))
 
     async def start(self) -> None:
-        """Reach the cluster, or raise `BrokerUnreachable`."""
-        await self.cluster.start()
-        self.fetcher.start()
+        """Connect to the cluster.
+
+        Raises:
+            BrokerUnreachable: No bootstrap server can be reached.
+            AuthenticationFailed: The broker refuses the credentials, or TLS fails.
+        """
+        await self._cluster.start()
+        self._fetcher.start()
 
     async def close(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  # the blocking one has it too
-        """Commit (if that is automatic), give partitions up, leave the group, and end; `timeout` in seconds bounds the farewell."""
-        await perform_async(self.closing(timeout))
+        """Commit (with `enable_auto_commit`), leave the group and disconnect.
 
-    def closing(self, timeout: float | None = None, *, commits: bool = True) -> Plan[None]:
-        """The plan of `close`. After an exception nothing is committed: what was handed out last may not have been worked on."""
+        A second call does nothing.
+
+        Args:
+            timeout: Seconds for the commit and for leaving the group. Default: `request_timeout_ms`.
+        """
+        await perform_async(self._close_plan(timeout))
+
+    def _close_plan(self, timeout: float | None = None, *, commits: bool = True) -> Plan[None]:
+        """The plan of `close`. After an exception nothing is committed: the last records may not be
+        processed.
+        """
         if self._is_closing:
             return
         self._is_closing = True
-        self.notify()
+        self._notify()
         if not commits:
-            self.progress.stop()
-            yield self.progress.finish(0)
+            self._progress.stop()
+            yield self._progress.finish(0)
         try:
-            yield from self._unsubscribing(timeout)
+            yield from self._unsubscribe_plan(timeout)
         finally:
             self._is_closed = True
             yield self._shut()
-            yield from self.progress.tell()
+            yield from self._progress.tell()
             self._interceptors.close()
-            if self.settings.offset_store is not None:
-                yield StoreCall(self.settings.offset_store.close)
+            if self._settings.offset_store is not None:
+                yield StoreCall(self._settings.offset_store.close)
 
     async def _shut(self) -> None:
         await self._coordinator.close()
-        await self.fetcher.close()
-        await self.cluster.close()
-        self.notify()
+        await self._fetcher.close()
+        await self._cluster.close()
+        self._notify()
 
     # What to read
 
     async def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
-        """Read these partitions from now on. They start at what the group has committed (if there is a group_id) or the store has,
-        else by `auto_offset_reset`, unless a seek follows."""
-        await perform_async(self.assigning(TopicPartition(*tp) for tp in partitions))
+        """Read exactly these partitions, without a group rebalance.
 
-    def assigning(self, partitions: Iterable[TopicPartition]) -> Plan[None]:
-        if self.group is not None:
+        They start at the committed offset (with a `group_id` or an `offset_store`), else by
+        `auto_offset_reset`. A second call replaces the first. Partitions in both keep their position.
+
+        Args:
+            partitions: `TopicPartition`s, or pairs of topic and partition number.
+
+        Raises:
+            TopicNotFound: A topic or a partition does not exist.
+            KafkaError: The consumer has subscribed. Call `unsubscribe()` first.
+        """
+        await perform_async(self._assign_plan(TopicPartition(*tp) for tp in partitions))
+
+    def _assign_plan(self, partitions: Iterable[TopicPartition]) -> Plan[None]:
+        if self._group is not None:
             raise KafkaError(
-                "this consumer has subscribed, so its group assigns", advice="Call unsubscribe() first"
+                "assign() is not possible: this consumer has subscribed to topics",
+                advice="Call unsubscribe() first",
             )
         wanted = list(dict.fromkeys(TopicPartition(*tp) for tp in partitions))
-        yield self.cluster.check_partitions(wanted, METADATA_TIMEOUT_MS)
-        new = [tp for tp in wanted if tp not in self.buffer.partitions]
+        yield self._cluster.check_partitions(wanted, METADATA_TIMEOUT_MS)
+        new = [tp for tp in wanted if tp not in self._buffer.partitions]
         starts: Mapping[TopicPartition, int] = {}
-        if self.settings.offset_store is not None:
-            starts = yield self.progress.load(new)
-        elif self.settings.group_id is not None:
+        if self._settings.offset_store is not None:
+            starts = yield self._progress.load(new)
+        elif self._settings.group_id is not None:
             starts = yield self._committed_offsets(new)
         self._begin_partitions(wanted, starts)
-        if self.settings.group_id is not None or self.settings.offset_store is not None:
-            self.progress.begin(now_ms())
+        if self._settings.group_id is not None or self._settings.offset_store is not None:
+            self._progress.begin(now_ms())
 
     def _begin_partitions(
         self, wanted: Iterable[TopicPartition], starts: Mapping[TopicPartition, int]
     ) -> None:
-        before = set(self.buffer.partitions)
-        self.buffer.assign(wanted, self.fetcher.reset)
-        self.progress.ended(before - set(self.buffer.partitions))
+        before = set(self._buffer.partitions)
+        self._buffer.assign(wanted, self._fetcher.reset)
+        self._progress.ended(before - set(self._buffer.partitions))
         for tp, offset in starts.items():
-            self.buffer.place(tp, offset=offset)
-        self.progress.started(starts)
-        self.fetcher.pump_soon()
+            self._buffer.place(tp, offset=offset)
+        self._progress.started(starts)
+        self._fetcher.pump_soon()
 
     async def subscribe(
         self,
@@ -146,118 +192,174 @@ class AsyncConsumer(Seeking):
         on_revoked: OnPartitions | None = None,
         on_lost: OnPartitions | None = None,
     ) -> None:
-        """Read these topics, or those whose whole name matches the pattern, together with the others of the group.
+        """Read topics as a member of the group `group_id` (without that setting: group "ottla").
 
-        Without a `group_id` the group is called "ottla". The callbacks get a list of partitions and run inside `poll`, while the
-        rebalance waits for them: in `on_assigned` one may seek, in `on_revoked` commit; what `on_lost` names is others'
-        already (without it `on_revoked` is called). They may be coroutine functions. A second call replaces the first.
+        A second call replaces the first. The callbacks get a list of partitions and run inside `poll`, while
+        the rebalance waits for them. They may be coroutine functions.
+
+        Args:
+            topics: One topic name or several.
+            pattern: A regular expression that matches whole topic names, instead of `topics`. New topics are
+                included.
+            on_assigned: Called with new partitions; it may seek. Default: None.
+            on_revoked: Called with partitions that are about to be revoked; it may commit. Default: None.
+            on_lost: Called with partitions that other members already have. Default: `on_revoked`.
+
+        Raises:
+            SettingError: Neither or both of `topics` and `pattern` are given, or the pattern is invalid.
+            KafkaError: The consumer has partitions by `assign()`.
+
+        Example:
+            >>> await consumer.subscribe(["orders"], on_assigned=lambda partitions: print(*partitions))
+            >>> records = await consumer.poll(10_000)
+            orders-0
         """
-        await self.subscribing(subscription_of(topics, pattern, on_assigned, on_revoked, on_lost))
+        await self._subscribe(subscription_of(topics, pattern, on_assigned, on_revoked, on_lost))
 
-    async def subscribing(self, subscription: Subscription) -> None:
-        if self.group is None:
-            if self.buffer.partitions:
+    async def _subscribe(self, subscription: Subscription) -> None:
+        if self._group is None:
+            if self._buffer.partitions:
                 raise KafkaError(
-                    "this consumer has partitions by assign()",
-                    advice="Call unsubscribe() first, which gives them up",
+                    "subscribe() is not possible: this consumer has partitions by assign()",
+                    advice="Call unsubscribe() first",
                 )
-            self.group = Group(
-                self.cluster, self.settings, self._coordinator, self._offsets, self._group_id, self.notify
+            self._group = Group(
+                self._cluster, self._settings, self._coordinator, self._offsets, self._group_id, self._notify
             )
-            self.progress.begin(now_ms())
-        await self.group.subscribe(subscription)
+            self._progress.begin(now_ms())
+        await self._group.subscribe(subscription)
 
     async def unsubscribe(self) -> None:
-        """Give up all partitions, and leave the group if there is one: commits what is automatic, calls `on_revoked`."""
-        await perform_async(self.unsubscribing())
+        """Give up all partitions and leave the group.
 
-    def unsubscribing(self) -> Plan[None]:
-        return self._unsubscribing(None)
+        With `enable_auto_commit` the positions are committed first. `on_revoked` is called.
+        """
+        await perform_async(self._unsubscribe_plan())
 
-    def _unsubscribing(self, timeout: float | None) -> Plan[None]:
-        # The callback that is called here may itself unsubscribe or close: then it is not called again, and all is done after it.
+    def _unsubscribe_plan(self, timeout: float | None = None) -> Plan[None]:
+        # The callback may itself unsubscribe or close. Then it is not called again, and the rest is done
+        # after it.
         is_nested, self._is_unsubscribing = self._is_unsubscribing, True
-        group = self.group
-        deadline_ms = now_ms() + (self.settings.request_timeout_ms if timeout is None else timeout * 1000)
+        group = self._group
+        deadline_ms = now_ms() + (self._settings.request_timeout_ms if timeout is None else timeout * 1000)
         try:
-            if self.buffer.partitions:
-                yield from self.progress.commit_last(self._offsets, deadline_ms - now_ms())
+            if self._buffer.partitions:
+                yield from self._progress.commit_last(self._offsets, deadline_ms - now_ms())
                 callback = None if group is None or is_nested else group.subscription.callback("revoke")
-                owned = sorted(self.buffer.partitions)
+                owned = sorted(self._buffer.partitions)
                 if callback is not None:
                     yield Callback(lambda: callback(owned))
         finally:
             self._is_unsubscribing = is_nested
-            if self.group is group and not self._is_closed:
-                yield from self._leaving(deadline_ms)
+            if self._group is group and not self._is_closed:
+                yield from self._leave_plan(deadline_ms)
 
-    def _leaving(self, deadline_ms: float) -> Plan[None]:
-        self.progress.end_iteration()
+    def _leave_plan(self, deadline_ms: float) -> Plan[None]:
+        self._progress.end_iteration()
         self._begin_partitions((), {})
-        self.progress.stop()
-        yield self.progress.finish(max(deadline_ms - now_ms(), 0))
-        if self.group is not None:
-            yield self.group.leave(max(deadline_ms - now_ms(), 0))
-            self.group = None
+        self._progress.stop()
+        yield self._progress.finish(max(deadline_ms - now_ms(), 0))
+        if self._group is not None:
+            yield self._group.leave(max(deadline_ms - now_ms(), 0))
+            self._group = None
 
     def subscription(self) -> frozenset[str]:
-        """The topics that were subscribed to by name, and those that the pattern matches."""
-        if self.group is None:
+        """Return the subscribed topics.
+
+        Returns:
+            The names of the subscribed topics; of a pattern, the existing topics that it matches.
+        """
+        if self._group is None:
             return frozenset()
-        return self.group.subscription.matching(self.cluster.metadata)
+        return self._group.subscription.matching(self._cluster.metadata)
 
     def assignment(self) -> list[TopicPartition]:
-        """The partitions that this consumer reads now."""
-        return list(self.buffer.partitions)
+        """Return the partitions that this consumer reads.
+
+        Returns:
+            The partitions, by `assign()` or from the group.
+        """
+        return list(self._buffer.partitions)
 
     def group_metadata(self) -> GroupMetadata:
-        """This consumer's place in its group, for `producer.send_offsets`."""
-        if self.group is None:
+        """Return this consumer's membership, for `producer.send_offsets`.
+
+        Returns:
+            Group id, generation, member id and group instance id.
+        """
+        if self._group is None:
             return GroupMetadata(self._group_id, -1, "", None)
-        return self.group.identity()
+        return self._group.identity()
 
     def _committer(self) -> GroupMetadata:
-        """Who commits. A member that is out cannot, and need not ask."""
-        if self.group is not None and not self.group.is_member:
+        """The member that commits. A former member cannot commit, so no request is sent."""
+        if self._group is not None and not self._group.is_member:
             raise CommitFailed(
-                f"this consumer is not in group {self._group_id!r} now, so it cannot commit",
+                f"cannot commit: this consumer is not a member of group {self._group_id!r}",
                 advice=OUT_ADVICE,
             )
         return self.group_metadata()
 
     def _is_joining(self) -> bool:
-        return self.group is not None and self.group.member.is_joining
+        return self._group is not None and self._group.member.is_joining
 
     # Commits
 
     async def commit(self, offsets: Given | None = None) -> None:
-        """Keep how far the caller is, or these offsets (of the next records to read), with the group or in the own store.
+        """Commit the positions, or the given offsets, to the group or the `offset_store`.
 
-        Raises `CommitFailed` if the group went on without this consumer.
+        Args:
+            offsets: For each partition the next offset to read. Default: the positions of all assigned
+                partitions.
+
+        Raises:
+            CommitFailed: The consumer is no longer a member of the group, or the group is rebalancing.
+            RequestTimedOut: The coordinator does not answer within `default_api_timeout_ms`.
+            ClientClosed: The consumer is closed.
         """
-        await perform_async(self.committing(offsets))
+        await perform_async(self._commit_plan(offsets))
 
-    def committing(self, offsets: Given | None) -> Plan[None]:
+    def _commit_plan(self, offsets: Given | None) -> Plan[None]:
         self._check_open()
-        return self.progress.commit(offsets, self._offsets)
+        return self._progress.commit(offsets, self._offsets)
 
     async def commit_async(self, offsets: Given | None = None, on_commit: OnCommit | None = None) -> None:
-        """As `commit`, without waiting for it. `on_commit(offsets, error)` is called within a later poll."""
-        await perform_async(self.committing_async(offsets, on_commit))
+        """Commit like `commit`, without waiting for the answer.
 
-    def committing_async(self, offsets: Given | None, on_commit: OnCommit | None) -> Plan[None]:
+        Args:
+            offsets: For each partition the next offset to read. Default: the positions of all assigned
+                partitions.
+            on_commit: Called as `on_commit(offsets, error)` inside a later `poll`. Default: None.
+
+        Raises:
+            ClientClosed: The consumer is closed.
+        """
+        await perform_async(self._commit_async_plan(offsets, on_commit))
+
+    def _commit_async_plan(self, offsets: Given | None, on_commit: OnCommit | None) -> Plan[None]:
         self._check_open()
-        return self.progress.commit_async(offsets, self._offsets, on_commit)
+        return self._progress.commit_async(offsets, self._offsets, on_commit)
 
     async def committed(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> Committed:
-        """What the group (or the own store) has kept of these partitions; those of which it has nothing are left out."""
-        return await perform_async(self.reading_committed(TopicPartition(*tp) for tp in partitions))
+        """Return the committed offsets of partitions, from the group or the `offset_store`.
 
-    def reading_committed(self, partitions: Iterable[TopicPartition]) -> Plan[Committed]:
+        Args:
+            partitions: `TopicPartition`s, or pairs of topic and partition number.
+
+        Returns:
+            The committed offset by partition. Partitions without one are left out.
+
+        Raises:
+            RequestTimedOut: The coordinator does not answer within `default_api_timeout_ms`.
+            ClientClosed: The consumer is closed.
+        """
+        return await perform_async(self._committed_plan(TopicPartition(*tp) for tp in partitions))
+
+    def _committed_plan(self, partitions: Iterable[TopicPartition]) -> Plan[Committed]:
         self._check_open()
         wanted = [TopicPartition(*tp) for tp in partitions]
-        if self.settings.offset_store is not None:
-            kept: Mapping[TopicPartition, int] = yield self.progress.load(wanted)
+        if self._settings.offset_store is not None:
+            kept: Mapping[TopicPartition, int] = yield self._progress.load(wanted)
             return {tp: OffsetAndMetadata(offset) for tp, offset in kept.items()}
         found: Committed = yield self._fetch_committed(wanted)
         return found
@@ -265,8 +367,8 @@ class AsyncConsumer(Seeking):
     async def _fetch_committed(self, partitions: Iterable[TopicPartition]) -> Committed:
         return await self._offsets.fetch(
             partitions,
-            stable=self.settings.isolation_level == "read_committed",
-            timeout_ms=self.settings.default_api_timeout_ms,
+            stable=self._settings.isolation_level == "read_committed",
+            timeout_ms=self._settings.default_api_timeout_ms,
         )
 
     async def _committed_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
@@ -277,55 +379,80 @@ class AsyncConsumer(Seeking):
     async def poll(
         self, timeout_ms: float = 0, max_records: int | None = None
     ) -> dict[TopicPartition, list[ConsumerRecord]]:
-        """Records that are there, or that come within the time; an empty dictionary when none do."""
-        return await self._poll(self.take, timeout_ms, max_records)
+        """Return the next records, by partition.
+
+        With `enable_auto_commit` a poll commits the records of earlier polls. Callbacks of rebalances and
+        commits run here.
+
+        Args:
+            timeout_ms: Milliseconds to wait for a first record. Default: 0, only buffered records.
+            max_records: The most records to return. Default: `max_poll_records`.
+
+        Returns:
+            Lists of `ConsumerRecord` by partition; empty after `timeout_ms` without a record.
+
+        Raises:
+            WakeupError: `wakeup()` was called.
+            PoisonRecord: A deserializer refuses a record, and `on_poison` is "raise".
+            OffsetOutOfRange: The position is not in the log, and `auto_offset_reset` is "none".
+            LogTruncated: The log was truncated below the position, and `auto_offset_reset` is "none".
+            CorruptBatch: A fetched batch is damaged.
+            ClientClosed: The consumer is closed.
+
+        Example:
+            >>> await consumer.subscribe(["orders"])
+            >>> for partition, records in (await consumer.poll(10_000)).items():
+            ...     print(partition, [record.value for record in records])
+            orders-0 [b'one', b'two', b'three']
+        """
+        return await self._poll(self._take, timeout_ms, max_records)
 
     async def _poll(
         self, take: Callable[[int | None], Taken], timeout_ms: float, max_records: int | None
     ) -> Taken:
         deadline_ms = now_ms() + timeout_ms
-        self.poll_begins()
+        self._begin_poll()
         try:
             while True:
-                if self.has_work():
-                    await perform_async(self.work())
+                if self._has_work():
+                    await perform_async(self._work())
                 records = take(max_records)
                 left_ms = deadline_ms - now_ms()
                 if records or left_ms <= 0:
                     return records
-                await self._wait(min(left_ms, self.progress.wait_ms(now_ms())))
+                await self._wait(min(left_ms, self._progress.wait_ms(now_ms())))
         finally:
-            self.poll_ends()
+            self._end_poll()
 
-    def poll_begins(self) -> None:
-        if self.progress.end_iteration():
-            self.fetcher.pump_soon()
-        if self.group is not None:
-            self.group.is_polling = True
-            self.group.polled()
+    def _begin_poll(self) -> None:
+        if self._progress.end_iteration():
+            self._fetcher.pump_soon()
+        if self._group is not None:
+            self._group.is_polling = True
+            self._group.polled()
 
-    def poll_ends(self) -> None:
-        if self.group is not None:
-            self.group.polled()
-            self.group.is_polling = False
+    def _end_poll(self) -> None:
+        if self._group is not None:
+            self._group.polled()
+            self._group.is_polling = False
 
-    def has_work(self) -> bool:
-        """Whether a poll has something to do before it takes records; from any thread."""
-        group = self.group
+    def _has_work(self) -> bool:
+        """Whether a poll has work to do before it takes records; from any thread."""
+        group = self._group
         return (
             self._is_woken
             or self._is_closing
             or (group is not None and group.due)
-            or self.progress.due(now_ms())
+            or self._progress.due(now_ms())
         )
 
-    def work(self) -> Plan[None]:
-        """What a poll does before it takes records: the steps of a rebalance, commits whose time has come, bad news."""
+    def _work(self) -> Plan[None]:
+        """The work of a poll before it takes records: rebalance steps, commits that are due, errors."""
         self._check_open(self._is_closing)
         if self._is_woken:
             self._is_woken = False
             raise WakeupError("wakeup() was called")
-        group = self.group
+        group = self._group
         while group is not None and group.due:
             if group.failure is not None:
                 raise group.failure
@@ -333,18 +460,20 @@ class AsyncConsumer(Seeking):
                 yield group.come_back()
             else:
                 yield from self._take_step(group)
-        yield from self.progress.keep_up(now_ms(), self._offsets)
+        yield from self._progress.keep_up(now_ms(), self._offsets)
 
     def _take_step(self, group: Group) -> Plan[None]:
-        """One step of a rebalance. It is completed whatever the callback raises, and that reaches the caller of poll."""
+        """One step of a rebalance. It is completed even if the callback raises; the error reaches the caller
+        of poll.
+        """
         step = group.ready_step()
         if step is None:
             return
         if step.kind == "revoke":
-            yield from self.progress.commit_last(self._offsets, self.settings.request_timeout_ms)
+            yield from self._progress.commit_last(self._offsets, self._settings.request_timeout_ms)
         kept: Mapping[TopicPartition, int] = {}
-        if step.kind == "assign" and step.partitions and self.settings.offset_store is not None:
-            kept = yield self.progress.load(step.partitions)
+        if step.kind == "assign" and step.partitions and self._settings.offset_store is not None:
+            kept = yield self._progress.load(step.partitions)
         starts = yield group.begin_step(step)
         if starts is None:
             return
@@ -358,19 +487,19 @@ class AsyncConsumer(Seeking):
                 yield Callback(lambda: callback(partitions))
         finally:
             # The callback may have left the group.
-            if self.group is group:
+            if self._group is group:
                 if step.kind != "assign":
                     self._begin_partitions(sorted(step.after), {})
                 yield group.end_step()
 
     def _check_open(self, is_closing: bool = False) -> None:
         if self._is_closed or is_closing:
-            raise ClientClosed("this consumer is closed", advice="Make a new one")
+            raise ClientClosed("this consumer is closed", advice="Create a new one")
 
-    def take(self, max_records: int | None = None) -> dict[TopicPartition, list[ConsumerRecord]]:
-        """What `poll` would give at once, from any thread."""
+    def _take(self, max_records: int | None = None) -> dict[TopicPartition, list[ConsumerRecord]]:
+        """The records that `poll` would return at once, from any thread."""
         try:
-            records = self.buffer.take(max_records or self.settings.max_poll_records)
+            records = self._buffer.take(max_records or self._settings.max_poll_records)
         finally:
             self._pump_if_room()
         return self._interceptors.on_consume(records) if records and self._interceptors else records
@@ -378,58 +507,99 @@ class AsyncConsumer(Seeking):
     async def poll_columns(
         self, timeout_ms: float = 0, max_records: int | None = None
     ) -> dict[TopicPartition, Columns]:
-        """As `poll`, with the records of each partition as columns; without `max_records`, all that are there."""
-        return await self._poll(self.take_columns, timeout_ms, max_records)
+        """Return the next records as columns: arrays of offsets and timestamps, keys and values as buffers.
 
-    def take_columns(self, max_records: int | None = None) -> dict[TopicPartition, Columns]:
-        """What `poll_columns` would give at once, from any thread."""
+        Deserializers and interceptors are not applied.
+
+        Args:
+            timeout_ms: Milliseconds to wait for a first record. Default: 0, only buffered records.
+            max_records: The most records to return. Default: all buffered records.
+
+        Returns:
+            `Columns` by partition; empty after `timeout_ms` without a record.
+
+        Raises:
+            WakeupError: `wakeup()` was called.
+            OffsetOutOfRange: The position is not in the log, and `auto_offset_reset` is "none".
+            CorruptBatch: A fetched batch is damaged.
+            ClientClosed: The consumer is closed.
+        """
+        return await self._poll(self._take_columns, timeout_ms, max_records)
+
+    def _take_columns(self, max_records: int | None = None) -> dict[TopicPartition, Columns]:
+        """The columns that `poll_columns` would return at once, from any thread."""
         try:
-            return self.buffer.take_columns(max_records)
+            return self._buffer.take_columns(max_records)
         finally:
             self._pump_if_room()
 
     def metrics(self) -> ConsumerMetrics:
-        """What was read so far, and how fast."""
-        return consumer_metrics(self.fetcher)
+        """Return the consumer's counters and averages since it was created.
+
+        Returns:
+            The `ConsumerMetrics`.
+        """
+        return consumer_metrics(self._fetcher)
 
     def _pump_if_room(self) -> None:
-        # To wake the loop costs a system call and the interpreter's lock: only when there is something to fetch.
-        if self.buffer.has_room:
-            self.buffer.has_room = False
-            self.fetcher.pump_soon()
+        # Waking the loop costs a system call and the interpreter lock: do it only if there is something to
+        # fetch.
+        if self._buffer.has_room:
+            self._buffer.has_room = False
+            self._fetcher.pump_soon()
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
-        """Every record as it comes, for ever. A second loop goes on where the first was left."""
-        for record in self.progress.iteration or ():
+        """Yield every record, without end. A second loop continues where the first one stopped.
+
+        Raises:
+            KafkaError: As `poll`.
+        """
+        for record in self._progress.iteration or ():
             yield record
         async for polled in self.batches():
-            iteration = self.progress.iteration = Iteration(polled)
+            iteration = self._progress.iteration = Iteration(polled)
             for record in iteration:
                 yield record
 
     async def batches(
         self, timeout_ms: float = ITERATION_POLL_MS
     ) -> AsyncIterator[dict[TopicPartition, list[ConsumerRecord]]]:
-        """What each poll gives, for ever; polls that give nothing are left out."""
+        """Poll without end and yield each result that has records.
+
+        Args:
+            timeout_ms: Milliseconds of each poll. Default: 1,000.
+
+        Returns:
+            An iterator over lists of `ConsumerRecord` by partition.
+
+        Raises:
+            KafkaError: As `poll`.
+
+        Example:
+            >>> await consumer.subscribe(["orders"])
+            >>> async for batch in consumer.batches():
+            ...     await consumer.commit()
+            ...     break
+        """
         while True:
             polled = await self.poll(timeout_ms)
             if polled:
                 yield polled
 
     def wakeup(self) -> None:
-        """Make the poll that is under way, or the next one, raise `WakeupError`; from any thread."""
+        """Make the current poll, or the next one, raise `WakeupError`. Any thread may call it."""
         self._is_woken = True
-        # By way of the loop: a signal's handler runs in a thread that may hold the buffer's lock.
-        self.fetcher.call_soon(self.notify)
+        # Through the loop: a signal handler runs in a thread that may hold the buffer's lock.
+        self._fetcher.call_soon(self._notify)
 
-    def notify(self) -> None:
-        """Wake whoever waits in a poll, from any thread."""
-        with self.buffer.lock:
-            self.buffer.condition.notify_all()
-        self.fetcher.arrived_soon()
+    def _notify(self) -> None:
+        """Wake a waiting poll, from any thread."""
+        with self._buffer.lock:
+            self._buffer.condition.notify_all()
+        self._fetcher.arrived_soon()
 
     async def _wait(self, timeout_ms: float) -> None:
-        """Wait until a poll has something to take or to do."""
-        self.fetcher.arrived.clear()
-        if not self.buffer.ready and not self.has_work():
-            await self._hear_arrival(timeout_ms)
+        """Wait until a poll has records to take or work to do."""
+        self._fetcher.arrived.clear()
+        if not self._buffer.ready and not self._has_work():
+            await self._wait_for_arrival(timeout_ms)

@@ -1,9 +1,9 @@
-"""Which twin opens batches: the pure one at once, the compiled one when there is enough to read.
+"""The record decoder of a consumer: pure Python at first, compiled code when there is enough to read.
 
-numba takes half a second to load (once on a machine a second more, to compile), which a consumer of a few thousand records would
-never earn back. So the pure twin opens the first `AUTO_RECORDS` of each consumer; then a thread loads the compiled one, and batches
-go on being opened meanwhile. What was loaded serves every consumer of the process. Without numba, or where it fails, everything
-works with the pure twin: a failure is logged once.
+numba takes half a second to load (and a second more to compile, once per machine). A consumer of a few
+thousand records would not earn that back. So the pure decoder opens the first `AUTO_RECORDS` of each
+consumer. Then a thread loads the compiled one, while the pure one continues. It is loaded once per process.
+Without numba, or if numba fails, the pure decoder stays in use; a failure is logged once.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _log = logging.getLogger("ottla.client")
 
 
 class Twin(Protocol):
-    """What `records/pieces.py` and `records/compiled.py` both are."""
+    """The interface of `records/pieces.py` and `records/compiled.py`."""
 
     def open_rows(self, batch: Buffer, *, check_crc: bool = True) -> Rows: ...
 
@@ -40,18 +40,18 @@ class Twin(Protocol):
 
 
 class _Loader:
-    """The compiled twin of this process, loaded at most once."""
+    """The compiled decoder of this process, loaded at most once."""
 
     def __init__(self) -> None:
         self.twin: Twin | None = None
-        #: Whether it is known that it cannot be had.
+        #: Whether the compiled decoder is known to be unavailable.
         self.is_hopeless = False
         self._lock = threading.Lock()
         self._tried = False
         self._thread: threading.Thread | None = None
 
     def load(self) -> Twin | None:
-        """The compiled twin, or None where it cannot be had."""
+        """The compiled decoder, or None if it is unavailable."""
         with self._lock:
             if not self._tried:
                 self._tried = True
@@ -60,11 +60,13 @@ class _Loader:
                 except Exception as error:
                     self.is_hopeless = True
                     if find_spec("numba") is not None:
-                        _log.warning("numba fails (%s): records are decoded in pure Python", error)
+                        _log.warning("numba cannot be used (%s): records are decoded in pure Python", error)
             return self.twin
 
     def load_soon(self) -> None:
-        """Load it in a thread. The interpreter waits for it at its end: a compiler that is cut off there may crash."""
+        """Load it in a thread. The interpreter waits for the thread at exit, because an interrupted compiler
+        may crash.
+        """
         if self._tried or self._thread is not None:
             return
         if find_spec("numba") is None:
@@ -73,15 +75,15 @@ class _Loader:
         self._thread = threading.Thread(target=self.load, name="ottla-compile")
         try:
             self._thread.start()
-        except RuntimeError:  # the interpreter is ending, or there are no more threads to be had
+        except RuntimeError:  # the interpreter is ending, or no thread can be started
             self._thread = None
 
 
 _loader = _Loader()
 
 
-class Decoding:
-    """One consumer's choice of a twin. `twin` may be read for every batch: it changes when the compiled one is there."""
+class DecoderSelector:
+    """One consumer's decoder. Read `twin` for every batch: it changes when the compiled decoder is loaded."""
 
     def __init__(self, wanted: RecordDecoder = "auto") -> None:
         self.twin: Twin = pieces
@@ -98,7 +100,9 @@ class Decoding:
             self._adopt(_loader.twin)
 
     def read(self, records: int) -> None:
-        """So many more records were read: perhaps enough to load the compiled twin, or it has come."""
+        """Count records that were read: load the compiled decoder after enough of them, and switch to it when
+        it is loaded.
+        """
         if self._settled:
             return
         self._until_load -= records

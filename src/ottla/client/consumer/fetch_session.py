@@ -1,8 +1,9 @@
-"""A fetch session with one broker (KIP-227): after the first fetch, only what has changed is asked for.
+"""A fetch session with one broker (KIP-227): after the first fetch, requests contain only changes.
 
-The broker remembers the partitions of a session and where each is to be read from, and answers with those that have something new.
-A session begins with a full fetch (epoch 0); the broker gives it an id, or 0 when it keeps none. Every fetch after that has the next
-epoch. Whatever goes wrong, a new session begins with the next fetch. It decides and does no I/O; the fetcher has one for each broker.
+The broker keeps the partitions of a session and their fetch offsets, and answers with the partitions that
+have news. A session starts with a full fetch (epoch 0); the broker returns a session id, or 0 if it keeps
+none. Each later fetch has the next epoch. After an error the next fetch starts a new session. No I/O here;
+the fetcher has one session per broker.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from ottla.client.consumer.settings import ISOLATION_LEVELS, Consuming
+from ottla.client.consumer.settings import ISOLATION_LEVELS, ConsumerConfig
 from ottla.client.metadata import TopicPartition
 
 NO_SESSION: Final = 0
@@ -19,15 +20,15 @@ _EPOCH_MAX: Final = 2**31 - 1
 
 
 class Place(NamedTuple):
-    """Where a partition is to be read from, as a broker remembers it."""
+    """The fetch position of a partition, as the broker keeps it."""
 
     fetch_offset: int
     leader_epoch: int
     last_fetched_epoch: int
 
 
-class Asking(NamedTuple):
-    """What a fetch says: places to add or change, partitions to forget."""
+class FetchRequestData(NamedTuple):
+    """The contents of a fetch: positions to add or change, and partitions to forget."""
 
     session_id: int
     epoch: int
@@ -42,11 +43,13 @@ class FetchSession:
         self._known: dict[TopicPartition, Place] = {}
         self._ids: dict[str, bytes | None] = {}
 
-    def ask(self, wanted: Mapping[TopicPartition, Place], ids: Mapping[str, bytes | None]) -> Asking:
+    def ask(
+        self, wanted: Mapping[TopicPartition, Place], ids: Mapping[str, bytes | None]
+    ) -> FetchRequestData:
         """The next fetch for exactly these partitions, of topics with these ids."""
         if any(topic in self._ids and self._ids[topic] != topic_id for topic, topic_id in ids.items()):
-            # A topic was made anew: the partitions of the session are others than they were.
-            self.begin_rebuild()
+            # A topic was re-created: the session's partitions are different ones.
+            self.restart()
         self._ids.update(ids)
         if self._epoch == FIRST_EPOCH:
             places, forgotten = dict(wanted), []
@@ -54,40 +57,40 @@ class FetchSession:
             places = {tp: place for tp, place in wanted.items() if self._known.get(tp) != place}
             forgotten = [tp for tp in self._known if tp not in wanted]
         self._known = dict(wanted)
-        return Asking(self._id, self._epoch, places, forgotten)
+        return FetchRequestData(self._id, self._epoch, places, forgotten)
 
     def id_of(self, topic: str) -> bytes | None:
-        """The id that the session knows a topic by."""
+        """The topic id in this session."""
         return self._ids.get(topic)
 
     def answered(self, session_id: int) -> None:
-        """The broker took the fetch."""
+        """The broker accepted the fetch."""
         if self._epoch == FIRST_EPOCH:
             self._id = session_id
             if session_id != NO_SESSION:
                 self._epoch = 1
         elif session_id == NO_SESSION:
-            self.begin_rebuild()
+            self.restart()
         else:
             self._epoch = 1 if self._epoch == _EPOCH_MAX else self._epoch + 1
 
-    def begin_rebuild(self) -> None:
-        """The session is lost, or nobody knows what the broker heard: the next fetch is a full one."""
-        # With its id and the first epoch the broker puts a new session in the place of this one.
+    def restart(self) -> None:
+        """The next fetch is a full one: the session is lost, or the broker's state is unknown."""
+        # With its id and the first epoch, the broker replaces this session.
         self._epoch = FIRST_EPOCH
         self._known = {}
         self._ids = {}
 
 
 def request_body(
-    asking: Asking,
+    asking: FetchRequestData,
     ids: Mapping[str, bytes | None],
     session: FetchSession,
-    settings: Consuming,
+    settings: ConsumerConfig,
     room_bytes: int,
     wait_ms: int,
 ) -> dict[str, Any]:
-    """The Fetch request that says it, with room for so many bytes, to be held for so long."""
+    """The Fetch request, for at most `room_bytes` bytes, held by the broker for at most `wait_ms`."""
     topics: dict[str, list[dict[str, Any]]] = {}
     for tp, place in asking.places.items():
         row = {

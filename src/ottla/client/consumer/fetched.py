@@ -1,12 +1,12 @@
-"""Fetched bytes on their way to the caller: positions, buffered batches, and records taken out of them.
+"""The fetch buffer: positions, buffered batches, and the records that `poll` takes out of them.
 
-It decides and does no I/O. The fetcher (event loop) asks what to fetch and puts batches in; the caller, perhaps in another thread,
-takes records out, which is when batches are decoded and deserializers run. One lock guards the queues, never held while records are
-made; its condition wakes callers that wait for records. A seek makes a new generation of its partition, so that bytes asked for
-before are dropped, and so are records that were being made.
+No I/O here. The fetcher (event loop) asks what to fetch and adds batches. The caller, possibly in another
+thread, takes records; batches are decoded and deserializers run at that moment. One lock guards the queues
+and is never held while records are created. Its condition wakes callers that wait for records. A seek starts
+a new generation of its partition, so that older fetches and records are dropped.
 
-Each partition has two places: `position`, the next record for the caller, and `fetch_offset`, the next to ask for. The batch at the
-head of its queue stays there until its last record is taken; `rows` is that batch, opened.
+A partition has two offsets: `position`, the next record for the caller, and `fetch_offset`, the next one to
+fetch. The first batch of its queue stays until its last record is taken; `rows` is that batch, decoded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from ottla.client.consumer.aborted import Unwanted
 from ottla.client.consumer.columns import Columns
-from ottla.client.consumer.decoder import Decoding
+from ottla.client.consumer.decoder import DecoderSelector
 from ottla.client.consumer.partition import FetchedBatch, Partition
 from ottla.client.consumer.poison import ConsumerRecord, RecordMaker
 from ottla.client.errors import CorruptBatch, KafkaError
@@ -35,19 +35,21 @@ QUEUED_BYTES_MAX = 64 * 1024 * 1024
 
 
 class Fetchable(NamedTuple):
-    """What a fetcher may do now: partitions to fetch, those whose start is to be looked up, those whose buffers are full."""
+    """What the fetcher may do: partitions to fetch, partitions without a position, partitions with a full
+    buffer.
+    """
 
     fetch: list[Partition]
     look_up: list[Partition]
     full: list[Partition]
-    #: The soonest time at which a partition that waits may be tried again.
+    #: The earliest time at which a waiting partition may be retried.
     wake_ms: float | None
-    #: How many bytes there is room for.
+    #: The number of bytes that fit into the buffer.
     room_bytes: int
 
 
 class FetchBuffer:
-    """The assigned partitions and what was fetched for them."""
+    """The assigned partitions and their fetched batches."""
 
     def __init__(
         self,
@@ -55,21 +57,21 @@ class FetchBuffer:
         partition_bytes_max: int,
         bytes_max: int = QUEUED_BYTES_MAX,
         maker: RecordMaker | None = None,
-        decoding: Decoding | None = None,
+        decoding: DecoderSelector | None = None,
         check_crcs: bool = True,
         read_committed: bool = False,
     ) -> None:
-        # Taken itself, never through its condition: Condition.__enter__ is Python, and a signal that raises in it
-        # would leave the lock taken for ever.
+        # Acquire the lock itself, never its condition: Condition.__enter__ is Python code, and a signal
+        # handler that raises inside would leave the lock held.
         self.lock = threading.Lock()
         self.condition = threading.Condition(self.lock)
         self.partitions: dict[TopicPartition, Partition] = {}
-        #: Whether a fetch became possible that was not when the fetcher last looked: it is to look again.
+        #: Whether a fetch has become possible since the fetcher last looked: it must look again.
         self.has_room = False
         self.records_taken = 0
         self.bytes_fetched = 0
         self.maker = maker or RecordMaker()
-        self._decoding = decoding or Decoding()
+        self._decoding = decoding or DecoderSelector()
         self._check_crcs = check_crcs
         self._read_committed = read_committed
         self._partition_bytes_max = partition_bytes_max
@@ -80,17 +82,17 @@ class FetchBuffer:
     # The caller, any thread
 
     def assign(self, wanted: Iterable[TopicPartition], reset: int | None) -> None:
-        """Replace the assignment; partitions that stay keep their position and buffer."""
+        """Replace the assignment. Partitions that stay keep their position and buffer."""
         with self.lock:
             before = self.partitions
             for tp in before.keys() - set(wanted := list(wanted)):
-                # Nobody is handed records of it that are being made now.
+                # Records of it that are being created are not returned.
                 before[tp].clear()
             self.partitions = {tp: before.get(tp) or Partition(tp, reset) for tp in wanted}
             self._turn = OrderedDict.fromkeys(self.partitions)
 
     def place(self, tp: TopicPartition, *, offset: int | None = None, reset: int | None = None) -> None:
-        """Go on at an offset, or where `reset` (a timestamp of ListOffsets) leads."""
+        """Continue at an offset, or at the offset of `reset` (a timestamp of ListOffsets)."""
         with self.lock:
             partition = self._assigned(tp)
             partition.clear()
@@ -121,7 +123,9 @@ class FetchBuffer:
         return found
 
     def take(self, records_max: int) -> dict[TopicPartition, list[ConsumerRecord]]:
-        """Up to so many records, partition after partition in turn. Raises a partition's error if there are none before it."""
+        """Take up to `records_max` records, partitions in turn. Raise a partition's error if no records come
+        before it.
+        """
         taken: dict[TopicPartition, list[ConsumerRecord]] = {}
         for partition in self._in_turn():
             self._raise_error_of(partition, unless=taken)
@@ -137,7 +141,7 @@ class FetchBuffer:
         return taken
 
     def take_columns(self, records_max: int | None) -> dict[TopicPartition, Columns]:
-        """As `take`, as columns; without a limit, all that is buffered."""
+        """Like `take`, as columns; without a limit, everything that is buffered."""
         taken: dict[TopicPartition, Columns] = {}
         for partition in self._in_turn():
             self._raise_error_of(partition, unless=taken)
@@ -152,7 +156,7 @@ class FetchBuffer:
         return taken
 
     def _in_turn(self) -> Iterator[Partition]:
-        """The partitions that have something, the one that was served longest ago first."""
+        """The partitions that have records or errors, the least recently served first."""
         with self.lock:
             ready = [partition for tp in self._turn if (partition := self.partitions[tp]).is_ready]
         for partition in ready:
@@ -167,7 +171,7 @@ class FetchBuffer:
             if partition.error is None or unless:
                 return
             error, partition.error = partition.error, None
-            # It is fetched again, unless the caller moves it.
+            # It is fetched again, unless the caller seeks.
             self.has_room = True
         raise error
 
@@ -182,7 +186,7 @@ class FetchBuffer:
                 if partition.generation != generation or not partition.batches or partition.paused:
                     break
                 batch, rows, start = partition.batches[0], partition.rows, partition.position or 0
-                # Whoever interrupts this (a signal that raises) leaves rows behind that are past the position.
+                # If a signal handler raises here, the rows are dropped: they are past the position.
                 partition.rows = None
             try:
                 if rows is None:
@@ -252,16 +256,16 @@ class FetchBuffer:
     def _damaged(
         self, partition: Partition, generation: int, batch: FetchedBatch, damage: CorruptRecords
     ) -> None:
-        """Forget what is buffered after the position, to be fetched again: the damage may have happened on the way.
+        """Drop the buffer after the position and fetch it again: the damage may have happened on the network.
 
-        The caller is told when it has had what came before it.
+        The caller gets the error after the records before it.
         """
         topic, index = partition.tp
         error = CorruptBatch(
             f"the batch at offset {batch.base_offset} of {partition.tp} is corrupt: {damage}",
             topic=topic,
             partition=index,
-            advice="Seek past it to go on, and look at the segment with `ottla log dump`",
+            advice="Seek past it to continue; inspect the segment with `ottla log dump`",
         )
         error.__cause__ = damage
         with self.lock:
@@ -274,23 +278,25 @@ class FetchBuffer:
 
     @property
     def ready(self) -> bool:
-        """Whether `take` has something to give or to raise."""
+        """Whether `take` would return records or raise."""
         return any(partition.is_ready for partition in self.partitions.values())
 
     # The fetcher
 
     def fetchable(self, now_ms: float) -> Fetchable:
-        """What may be done now. A partition whose buffer is full waits for the caller, who then sets `has_room`."""
+        """What may be done now. A partition with a full buffer waits for the caller, who then sets
+        `has_room`.
+        """
         fetch: list[Partition] = []
         look_up: list[Partition] = []
         full: list[Partition] = []
         wake_ms: float | None = None
         with self.lock:
-            # What a paused partition holds is not counted, or it would keep the others from being read.
+            # Bytes of paused partitions do not count: they would block the others.
             held = sum(p.buffered_bytes for p in self.partitions.values() if not p.paused)
             room_bytes = self._bytes_max - held
             for partition in self.partitions.values():
-                # Where a paused one starts is looked up: `position` tells it.
+                # A paused partition still needs its start offset, for `position`.
                 if partition.error is not None or (partition.paused and partition.position is not None):
                     continue
                 if partition.not_before_ms > now_ms:
@@ -304,12 +310,12 @@ class FetchBuffer:
                 else:
                     fetch.append(partition)
             self._fetch_waits = bool(full)
-        # An answer has an end: whoever has waited longest is asked for first.
+        # A response has a size limit: the partition that has waited longest comes first.
         fetch.sort(key=lambda partition: partition.fed_at)
         return Fetchable(fetch, look_up, full, wake_ms, max(room_bytes, 1))
 
     def _is_full(self, partition: Partition) -> bool:
-        # Room for one more while one is read: the next fetch is out before the caller has finished.
+        # Room for one more response: the next fetch is in flight before the caller has finished this one.
         return partition.buffered_bytes >= 2 * self._partition_bytes_max
 
     def put(
@@ -319,9 +325,10 @@ class FetchBuffer:
         data: bytes | memoryview | None,
         aborted: Sequence[tuple[int, int]] = (),
     ) -> bool:
-        """Keep the whole batches of a fetch; whether anything new came. Bytes of an older generation are dropped.
+        """Add the complete batches of a fetch. Return whether there was anything new. Older generations are
+        dropped.
 
-        `aborted` lists the aborted transactions among them: first offset and producer id.
+        `aborted` lists the aborted transactions in them: first offset and producer id.
         """
         with self.lock:
             if (
@@ -339,7 +346,7 @@ class FetchBuffer:
                     f"fetched bytes of {partition.tp} are corrupt: {error}",
                     topic=partition.tp.topic,
                     partition=partition.tp.partition,
-                    advice=f"Seek past offset {partition.fetch_offset} to go on",
+                    advice=f"Seek past offset {partition.fetch_offset} to continue",
                 )
                 self.condition.notify_all()
                 return True
@@ -358,7 +365,7 @@ class FetchBuffer:
         )
         end = base_offset + last_delta + 1
         is_unwanted = unwanted.has(batch, attributes, producer_id, end - 1)
-        # What is left out is never opened, so this is where its damage shows: then it is kept, to be refused.
+        # A skipped batch is never decoded, so check it here: a damaged one is kept and raises later.
         is_old = end <= partition.fetch_offset
         is_damaged = last_delta < 0 or ((is_old or is_unwanted) and self._check_crcs and crc_of(batch) != crc)
         if is_old and not is_damaged:

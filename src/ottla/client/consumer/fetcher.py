@@ -1,11 +1,12 @@
-"""The fetcher: one Fetch at a time to each broker, and what its answers mean for positions.
+"""The fetcher: one Fetch request at a time to each broker, and the effect of responses on positions.
 
-Each broker is asked on a lane of its own, and may hold the request for `fetch_max_wait_ms`. It is asked again as soon as the buffer of
-each of its partitions has room; the next data is on its way while the caller works. When one partition's buffer is full its broker
-waits, so that no fetch is held for the idle partitions while the busy ones run dry; if that lasts, because the caller is slow, the others
-are asked for now and then, with an answer at once. A partition is read from its leader, or from the
-replica in the client's rack that the leader names (KIP-392), until that fails or `metadata_max_age_ms` pass. It fills the
-`FetchBuffer` and runs on the event loop; `pump_soon` may be called from any thread.
+Each broker has a connection for fetches (a lane) and may hold a request for `fetch_max_wait_ms`. It is asked
+again as soon as the buffers of all its partitions have room, so the next data arrives while the caller works.
+If one partition's buffer is full, its broker is not asked: otherwise the broker would hold a fetch for idle
+partitions while busy ones run dry. If that lasts because the caller is slow, the other partitions are fetched
+now and then, without waiting at the broker. A partition is read from its leader, or from the replica in the
+client's rack that the leader names (KIP-392), until that fails or `metadata_max_age_ms` have passed. It runs
+on the event loop; any thread may call `pump_soon`.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from typing import Any
 
 from ottla.client.cluster import Cluster, backoff_ms
 from ottla.client.connection import BrokerConnection
-from ottla.client.consumer.decoder import Decoding
+from ottla.client.consumer.decoder import DecoderSelector
 from ottla.client.consumer.fetch_session import Place, request_body
 from ottla.client.consumer.fetched import FetchBuffer
 from ottla.client.consumer.partition import Partition
 from ottla.client.consumer.poison import RecordMaker
 from ottla.client.consumer.positions import Positions
 from ottla.client.consumer.resets import reset_timestamp
-from ottla.client.consumer.settings import ISOLATION_LEVELS, Consuming
+from ottla.client.consumer.settings import ISOLATION_LEVELS, ConsumerConfig
 from ottla.client.consumer.sources import Asked, Room, Source
 from ottla.client.errors import CorruptBatch, KafkaError, LogTruncated, refused
 from ottla.client.metadata import Node, TopicPartition
@@ -45,8 +46,8 @@ def now_ms() -> float:
     return time.monotonic() * 1000
 
 
-def fetch_buffer(settings: Consuming) -> FetchBuffer:
-    """The buffer that these settings ask for."""
+def fetch_buffer(settings: ConsumerConfig) -> FetchBuffer:
+    """The fetch buffer for these settings."""
     maker = RecordMaker(
         deserializer_of(settings.key_deserializer, "key_deserializer"),
         deserializer_of(settings.value_deserializer, "value_deserializer"),
@@ -56,16 +57,16 @@ def fetch_buffer(settings: Consuming) -> FetchBuffer:
         partition_bytes_max=settings.max_partition_fetch_bytes,
         bytes_max=settings.queued_max_bytes,
         maker=maker,
-        decoding=Decoding(settings.record_decoder),
+        decoding=DecoderSelector(settings.record_decoder),
         check_crcs=settings.check_crcs,
         read_committed=settings.isolation_level == "read_committed",
     )
 
 
 class Fetcher:
-    """Keeps the buffer filled. `arrived` is set whenever something came that a waiting caller wants to see."""
+    """Keeps the buffer filled. `arrived` is set whenever a waiting caller should look."""
 
-    def __init__(self, cluster: Cluster, settings: Consuming, buffer: FetchBuffer) -> None:
+    def __init__(self, cluster: Cluster, settings: ConsumerConfig, buffer: FetchBuffer) -> None:
         self.cluster = cluster
         self.settings = settings
         self.buffer = buffer
@@ -84,7 +85,7 @@ class Fetcher:
 
     @property
     def reset(self) -> int | None:
-        """Where to begin without a position, as a timestamp of ListOffsets; None to raise."""
+        """The start of partitions without a position, as a timestamp of ListOffsets; None raises."""
         return reset_timestamp(self.settings.auto_offset_reset, round(time.time() * 1000))
 
     def start(self) -> None:
@@ -99,7 +100,7 @@ class Fetcher:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def pump_soon(self) -> None:
-        """Look for fetches to send, from any thread."""
+        """Send the fetches that are possible, from any thread."""
         if self._pumping or self._loop is None:
             return
         self._pumping = True
@@ -109,17 +110,17 @@ class Fetcher:
             self._pumping = False
 
     def call_soon(self, work: Callable[[], object]) -> None:
-        """Have it called on the loop, from any thread; not at all if the loop has ended with the client."""
+        """Call a function on the loop, from any thread; do nothing if the loop has ended."""
         if self._loop is not None:
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(work)
 
     def arrived_soon(self) -> None:
-        """Wake whoever waits for something to arrive, from any thread."""
+        """Wake waiting callers, from any thread."""
         self.call_soon(self.arrived.set)
 
     def pump(self) -> None:
-        """Send every fetch that may be sent now, and look up positions."""
+        """Send every fetch that may be sent, and look up missing positions."""
         self._pumping = False
         if self._closed:
             return
@@ -127,7 +128,7 @@ class Fetcher:
         able = self.buffer.fetchable(now)
         by_node: dict[Node, list[Partition]] = {}
         waits: list[float] = [] if able.wake_ms is None else [able.wake_ms - now]
-        # A broker one of whose partitions is full waits, as the text at the top says.
+        # A broker with a full partition waits: see the module docstring.
         busy = {node.id for partition in able.full if (node := self._node(partition, now)) is not None}
         for partition in able.fetch:
             node = self._node(partition, now)
@@ -152,7 +153,9 @@ class Fetcher:
             self._pump_in(min(waits))
 
     def _node(self, partition: Partition, now: float) -> Node | None:
-        """Whom to read a partition from: the replica that its leader named, if it is still to be trusted, else the leader."""
+        """The broker to fetch a partition from: the preferred read replica while it is valid, else the
+        leader.
+        """
         metadata = self.cluster.metadata
         if partition.preferred is not None:
             node_id, until_ms = partition.preferred
@@ -169,13 +172,13 @@ class Fetcher:
         self._timer = self._loop.call_later(max(delay_ms, 1) / 1000, self.pump)
 
     def run(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Run it until it ends or the consumer is closed."""
+        """Run a coroutine until it ends or the consumer is closed."""
         assert self._loop is not None
         task = self._loop.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    # Asking
+    # Requests
 
     def _fetch(self, node: Node, partitions: list[Partition], room: Room) -> None:
         connection = self.cluster.connected(node, FETCH_LANE)
@@ -191,8 +194,8 @@ class Fetcher:
         except KafkaError as error:
             self._source_failed(node, asked, error)
         else:
-            # Sessions do not outlive connections: the broker behind the address may be another one.
-            self._sources[node.id].session.begin_rebuild()
+            # Sessions do not survive connections: another broker may have the address.
+            self._sources[node.id].session.restart()
             self._send(connection, node, partitions, room)
 
     def _send(
@@ -232,14 +235,15 @@ class Fetcher:
         answer.add_done_callback(partial(self._answered, asked))
 
     def _is_same_topic(self, partition: Partition) -> bool:
-        """Whether the position is one of the topic that bears this name now; if not, it is out of range whatever it is."""
+        """Whether the position belongs to the current topic of that name; if not, it is out of range."""
         tp, topic_id = partition.tp, self.cluster.metadata.topic_id(partition.tp.topic)
         if topic_id is None or partition.topic_id is None or topic_id == partition.topic_id:
             partition.topic_id = topic_id or partition.topic_id
             return True
         error = refused(
             ErrorCode.OFFSET_OUT_OF_RANGE,
-            f"topic {tp.topic!r} was deleted and made anew, so offset {partition.fetch_offset} of {tp} is gone",
+            f"topic {tp.topic!r} was deleted and re-created: "
+            f"offset {partition.fetch_offset} of {tp} no longer exists",
             topic=tp.topic,
             partition=tp.partition,
         )
@@ -249,7 +253,7 @@ class Fetcher:
         self.pump_soon()
         return False
 
-    # Answers
+    # Responses
 
     def _answered(self, asked: Asked, future: asyncio.Future[Any]) -> None:
         source = self._sources[asked.node.id]
@@ -271,7 +275,7 @@ class Fetcher:
         self.latency_ms_sum += latency_ms
         self.latency_ms_max = max(self.latency_ms_max, latency_ms)
         if answer.throttle_ms > 0:
-            # KIP-219: the broker will not read from this connection before that.
+            # KIP-219: the broker does not read from this connection before that.
             source.not_before_ms = now_ms() + answer.throttle_ms
         if answer.error_code:
             failure = refused(answer.error_code, "fetching", broker=asked.broker)
@@ -304,7 +308,7 @@ class Fetcher:
             partition.log_start_offset = part.log_start_offset
             is_new = self.buffer.put(partition, generation, part.records, part.aborted)
             if part.records and not is_new and partition.generation == generation:
-                # It would bring the same again at once: a batch that was cut off, or whose offset was changed on the way.
+                # A retry at once would return the same: a truncated batch, or one with a wrong offset.
                 partition.not_before_ms = now_ms() + self.settings.retry_backoff_ms
 
     def _refused(
@@ -319,7 +323,7 @@ class Fetcher:
             partition=tp.partition,
         )
         if partition.preferred is not None:
-            # Only what the leader says counts; a while later, since it may name the same replica again.
+            # Ask the leader, after a while: it may name the same replica again.
             partition.preferred = None
             partition.not_before_ms = now_ms() + self.settings.retry_backoff_ms
         elif part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
@@ -334,13 +338,13 @@ class Fetcher:
                     broker=asked.broker,
                     topic=tp.topic,
                     partition=tp.partition,
-                    advice="Seek past it, and look at the segment with `ottla log dump`",
+                    advice="Seek past it; inspect the segment with `ottla log dump`",
                 ),
             )
         elif part.current_leader is not None and self.cluster.hint(
             tp.topic, tp.partition, *part.current_leader, answer.nodes
         ):
-            # KIP-951: the answer itself told who leads now.
+            # KIP-951: the response contains the new leader.
             pass
         else:
             self.failed([(partition, generation)], error)
@@ -351,15 +355,15 @@ class Fetcher:
             if partition.generation != generation:
                 return
             if partition.last_epoch >= 0:
-                # Perhaps the leader could not place the epoch that was last read: ask for the offset alone.
+                # The leader may not know the last fetched epoch: retry with the offset alone.
                 partition.last_epoch = -1
                 return
             if partition.batches:
-                # What is buffered is still good: look again when the caller has had it.
+                # The buffered batches are valid: retry when the caller has taken them.
                 partition.not_before_ms = now_ms() + self.settings.retry_backoff_ms
                 return
             if reset is not None:
-                _log.info("%s; going on by auto_offset_reset", error.message)
+                _log.info("%s; resetting by auto_offset_reset", error.message)
                 partition.clear()
                 partition.topic_id = None
                 partition.position, partition.reset = None, reset
@@ -367,7 +371,7 @@ class Fetcher:
         self.buffer.fail(partition, generation, error)
 
     def _diverged(self, partition: Partition, generation: int, end_offset: int) -> None:
-        """KIP-320: records from `end_offset` on, which this consumer has read, are not in the log any more."""
+        """KIP-320: records from `end_offset` on, which this consumer has read, are no longer in the log."""
         tp, resets = partition.tp, self.reset is not None
         with self.buffer.lock:
             if partition.generation != generation:
@@ -377,15 +381,15 @@ class Fetcher:
             partition.last_epoch = -1
             partition.position = partition.fetch_offset = min(read_to, end_offset)
         error = LogTruncated(
-            f"{tp} was cut off at offset {lost_from}, and this consumer had read up to {read_to}: "
-            "a broker that lacked the last records was made leader",
+            f"{tp} was truncated at offset {lost_from}, and this consumer had read up to {read_to}: "
+            "a replica without the last records was elected leader",
             topic=tp.topic,
             partition=tp.partition,
             offset=lost_from,
-            advice=f"Seek to {lost_from} to go on; what was read from there on may be different now",
+            advice=f"Seek to {lost_from} to continue; the records from that offset on may be different",
         )
         if resets:
-            _log.warning("%s; going on at offset %d", error.message, partition.position)
+            _log.warning("%s; continuing at offset %d", error.message, partition.position)
         else:
             self.buffer.fail(partition, partition.generation, error)
 
@@ -393,14 +397,14 @@ class Fetcher:
         """A whole fetch failed."""
         source = self._sources[node.id]
         source.is_fetching = False
-        source.session.begin_rebuild()
+        source.session.restart()
         source.failures += 1
         for partition, _ in asked:
             partition.preferred = None
         self.failed(asked, error, source.failures)
 
     def failed(self, asked: list[tuple[Partition, int]], error: KafkaError, attempt: int = 1) -> None:
-        """Try these again after a while with fresh metadata, or tell the caller."""
+        """Retry these with fresh metadata after the back-off, or report the error to the caller."""
         wait_ms = backoff_ms(self.settings, attempt)
         for partition, generation in asked:
             if error.retriable:

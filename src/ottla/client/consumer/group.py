@@ -1,7 +1,8 @@
-"""A consumer in its group: drives a membership with requests, time and metadata, and keeps its next step ready for the caller.
+"""A consumer in its group: sends the requests of a membership, and keeps its next step ready for the caller.
 
-The membership decides (`membership/`); here are the connection to the coordinator, the timers and the tasks. All runs on the event loop
-but for `polled` and `due`, which the polling thread uses. An `assign` step is ready when it is known where its partitions start.
+The membership decides (`membership/`); this module has the connection to the coordinator, the timers and the
+tasks. Everything runs on the event loop except `polled` and `due`, which the polling thread calls. An
+`assign` step is ready when the start offsets of its partitions are known.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from ottla.client.consumer.commits import GroupOffsets
 from ottla.client.consumer.membership.classic import ClassicMember
 from ottla.client.consumer.membership.consumer import ConsumerMember
 from ottla.client.consumer.membership.member import Ask, LookUp, Member, MemberSettings, Step
-from ottla.client.consumer.settings import Consuming
+from ottla.client.consumer.settings import ConsumerConfig
 from ottla.client.consumer.subscription import Subscription
 from ottla.client.coordinators import MOVED, Coordinator
 from ottla.client.errors import KafkaError, UnsupportedVersion
@@ -29,11 +30,11 @@ from ottla.model.api_key import ApiKey
 
 log = logging.getLogger("ottla.client")
 
-#: Joins and syncs are held by the coordinator: what must not wait behind them goes another way.
+#: JoinGroup and SyncGroup are held by the coordinator: other requests use another connection.
 MEMBER_LANE = "group"
-#: A coordinator that has just died is replaced within this time, mostly; who leaves does not wait longer to tell it.
+#: A dead coordinator is usually replaced within this time; a leaving member does not wait longer.
 GOODBYE_MS_MAX = 5_000
-#: How often a topic that was subscribed to and does not exist is looked for.
+#: How often to look for a subscribed topic that does not exist.
 MISSING_MS = 2_000
 
 Starts = Mapping[TopicPartition, OffsetAndMetadata]
@@ -44,12 +45,14 @@ def now_ms() -> float:
 
 
 class Group:
-    """`notify` wakes whoever polls. Where partitions start is loaded here, unless there is a store of the user's own."""
+    """Drives the membership. `notify` wakes the poll. Start offsets are fetched here, unless there is an
+    offset store.
+    """
 
     def __init__(
         self,
         cluster: Cluster,
-        settings: Consuming,
+        settings: ConsumerConfig,
         coordinator: Coordinator,
         offsets: GroupOffsets,
         group_id: str,
@@ -69,7 +72,7 @@ class Group:
         self._loop = asyncio.get_running_loop()
         self._awake = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
-        #: The step whose start is known, or being found out.
+        #: The step whose start offsets are known or being fetched.
         self._step: Step | None = None
         self._is_ready = False
         self._starts: Starts = {}
@@ -101,7 +104,7 @@ class Group:
 
     @property
     def due(self) -> bool:
-        """Whether there is something for the caller to do or to hear."""
+        """Whether there is a step or an error for the caller."""
         member = self.member
         return self._is_ready or member.overslept or self._failure is not None or member.failure is not None
 
@@ -114,7 +117,9 @@ class Group:
         self._polled_ms = now_ms()
 
     async def come_back(self) -> None:
-        """The caller polls after all. Its partitions are others' by now, and it hears so before it gets more of their records."""
+        """The caller polls again after `max_poll_interval_ms`. It learns that its partitions are lost before
+        it gets records.
+        """
         self.member.polled(now_ms())
         self._look_at_step()
         self._awake.set()
@@ -123,7 +128,7 @@ class Group:
         return self._step if self._is_ready else None
 
     async def begin_step(self, step: Step) -> Starts | None:
-        """Take the step; where its partitions start, or None if it has been overtaken."""
+        """Start the step. Return the start offsets, or None if the step is obsolete."""
         if step is not self.member.step or not self._is_ready:
             return None
         self.member.step_begins()
@@ -138,7 +143,7 @@ class Group:
     # Being a member
 
     async def subscribe(self, subscription: Subscription) -> None:
-        """Want this from now on."""
+        """Change the subscription."""
         self.subscription = subscription
         self._cluster.watch(subscription.topics)
         if not self._tasks:
@@ -148,7 +153,7 @@ class Group:
             self._metadata_changed()
 
     async def leave(self, timeout_ms: float) -> None:
-        """Be no member any more, and tell the coordinator if it can be reached in time."""
+        """Leave the group, and notify the coordinator if it can be reached in time."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -160,10 +165,10 @@ class Group:
             async with asyncio.timeout(min(timeout_ms, GOODBYE_MS_MAX) / 1000):
                 await self._say_goodbye(goodbye)
         except (KafkaError, TimeoutError) as error:
-            log.info("group %s: the coordinator was not told of the leaving: %s", self._group_id, error)
+            log.info("group %s: LeaveGroup did not reach the coordinator: %s", self._group_id, error)
 
     async def _say_goodbye(self, goodbye: Ask) -> None:
-        """Until the coordinator has heard it, wherever that is now: the others would wait for the session to end."""
+        """Retry LeaveGroup: otherwise the other members wait for the session timeout."""
         for attempt in itertools.count(1):
             try:
                 answer, _ = await self._coordinator.request(goodbye.api_key, goodbye.body)
@@ -184,7 +189,7 @@ class Group:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            # A defect of this client must not look like a group that gives nothing.
+            # A bug of this client must not look like an empty assignment.
             self._failure = KafkaError(f"the membership in group {self._group_id!r} failed: {error!r}")
             self._failure.__cause__ = error
             self._notify()
@@ -233,7 +238,7 @@ class Group:
             and connection.version_for(ApiKey.CONSUMER_GROUP_HEARTBEAT) < 1
         ):
             raise UnsupportedVersion(
-                f"{connection.address} cannot match patterns of topic names",
+                f"{connection.address} does not support topic patterns",
                 broker=connection.address,
                 advice='Subscribe by names, use group_protocol="classic", or upgrade the broker',
             )
@@ -270,7 +275,7 @@ class Group:
         return self.subscription.pattern is not None and self._settings.group_protocol == "classic"
 
     async def _watch_metadata(self) -> None:
-        """Topics that match a pattern or are missing are looked for; every refresh, whoever asked for it, is told to the member."""
+        """Look for missing topics and pattern matches. Pass every metadata refresh to the member."""
         told: set[str] = set()
         while True:
             wait_ms: float = self._settings.metadata_max_age_ms
@@ -322,7 +327,7 @@ class Group:
     # Steps
 
     def _look_at_step(self) -> None:
-        """Make the membership's next step ready for the caller."""
+        """Prepare the membership's next step for the caller."""
         step = self.member.step
         if step is not self._step:
             self._step, self._is_ready, self._starts = step, False, {}
@@ -337,7 +342,7 @@ class Group:
             self._notify()
 
     async def _load(self, step: Step) -> None:
-        """Where the partitions start, asked until it is known."""
+        """Fetch the start offsets of the partitions, with retries."""
         attempt = 0
         while True:
             try:

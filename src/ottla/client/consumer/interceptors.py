@@ -1,7 +1,8 @@
-"""Interceptors: objects that see records before the caller does, and hear which offsets were committed.
+"""Consumer interceptors: objects that see records before the caller does, and committed offsets.
 
-Each may have any of `on_consume(records) -> records`, which gets and gives what a poll returns, `on_commit(offsets)` and `close()`. They
-form a chain. One that raises is logged and passed over, as in Kafka: watching must not break reading. Columns pass them by.
+Each may implement any of `on_consume(records) -> records`, which gets and returns the result of a poll,
+`on_commit(offsets)` and `close()`. They form a chain. An interceptor that raises is logged and skipped, as in
+Kafka. `poll_columns` does not call them.
 """
 
 from __future__ import annotations

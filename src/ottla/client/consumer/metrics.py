@@ -1,4 +1,4 @@
-"""What a consumer has read, in figures: `Consumer.metrics()`."""
+"""The metrics of a consumer: `Consumer.metrics()`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from ottla.client.consumer.fetcher import Fetcher
 
 @dataclass(frozen=True, slots=True)
 class ConsumerMetrics:
-    """What a consumer has read: records handed out, bytes that came, fetches and how long they took (a fetch may be held by the broker).
+    """The counters and averages of a consumer: records, bytes, fetches and their latency.
 
-    `lag_max` is the largest distance from a position to the end of its partition, as the last fetch told it; `poison_records` counts
-    those that were skipped or replaced.
+    The latency includes the time that the broker holds a fetch. `lag_max` is the largest lag of a partition
+    at its last fetch. `poison_records` counts skipped and replaced records.
     """
 
     records: int

@@ -1,8 +1,8 @@
-"""One assigned partition of a consumer: where it is read from, what is buffered for it, and where its caller is.
+"""One assigned partition of a consumer: its fetch offset, its buffer, and the caller's position.
 
-`position` is the next record for the caller, `fetch_offset` the next to ask for. The batch at the head of the queue stays there until
-its last record is taken; `rows` is that batch, opened. A new generation begins with each seek, so that what was asked for or being made
-before is dropped. `FetchBuffer` owns it, and its lock guards it.
+`position` is the next record for the caller, `fetch_offset` the next one to fetch. The first batch of the
+queue stays until its last record is taken; `rows` is that batch, decoded. Each seek starts a new generation,
+so that older fetches and records are dropped. Owned by `FetchBuffer`, whose lock guards it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ottla.records.pieces import Piece, Rows
 
 
 class FetchedBatch(NamedTuple):
-    """A whole batch that was fetched; `end` is the offset after it."""
+    """A complete fetched batch; `end` is the offset after it."""
 
     data: memoryview
     base_offset: int
@@ -29,7 +29,7 @@ class FetchedBatch(NamedTuple):
 
 
 class Partition:
-    """One assigned partition. `reset` is where to start when `position` is None: a ListOffsets timestamp."""
+    """One assigned partition. `reset` is the start if `position` is None: a ListOffsets timestamp."""
 
     __slots__ = (
         "batches",
@@ -58,20 +58,20 @@ class Partition:
         self.reset = reset
         self.position: int | None = None
         self.fetch_offset = -1
-        #: The leader epoch of the last batch that was fetched (KIP-320); -1: not known.
+        #: The leader epoch of the last fetched batch (KIP-320); -1: unknown.
         self.last_epoch = -1
-        #: The id of the topic that the position is in; None: not known.
+        #: The topic id of the position; None: unknown.
         self.topic_id: bytes | None = None
-        #: The replica to read from, and until when.
+        #: The preferred read replica, and until when to use it.
         self.preferred: tuple[int, float] | None = None
         self.generation = 0
         self.paused = False
         self.batches: deque[FetchedBatch] = deque()
         self.buffered_bytes = 0
-        #: How many bytes had come for all partitions when this one got its last.
+        #: The total bytes fetched for all partitions when this one got its last.
         self.fed_at = 0
         self.rows: Rows | None = None
-        #: What is left of the batch at the head, when part of it was taken as columns.
+        #: The rest of the first batch, if a part of it was taken as columns.
         self.rest: Piece | None = None
         self.high_watermark = -1
         self.last_stable_offset = -1
@@ -81,7 +81,7 @@ class Partition:
 
     @property
     def is_ready(self) -> bool:
-        """Whether there is something to take or to raise."""
+        """Whether there are records to take or an error to raise."""
         return self.error is not None or (bool(self.batches) and not self.paused)
 
     def clear(self) -> None:
@@ -93,9 +93,9 @@ class Partition:
         self.not_before_ms = 0.0
 
     def drop_head(self) -> None:
-        """The batch at the head is done with."""
+        """Remove the first batch."""
         batch = self.batches.popleft()
         self.buffered_bytes -= len(batch.data)
         self.rows = self.rest = None
-        # Control records and gaps of compaction at the end of what was fetched are behind the caller too.
+        # The position also moves past control records and compaction gaps at the end of the fetched data.
         self.position = batch.end if self.batches else self.fetch_offset

@@ -1,8 +1,10 @@
-"""Work whose parts belong to different threads, written once for the blocking and the asyncio consumer.
+"""Plans: work whose parts belong to different threads, written once for the blocking and the asyncio
+consumer.
 
-A plan is a generator. It yields coroutines, which are to run on the consumer's event loop, and calls, which belong to the caller:
-a `Callback` of the user runs in the thread (or task) that polls, a `StoreCall` may block. What they return or raise comes back into
-the plan. `perform` does so for a caller who blocks, `perform_async` for one who awaits.
+A plan is a generator. It yields coroutines, which run on the consumer's event loop, and calls, which belong
+to the caller: a `Callback` of the user runs in the thread (or task) that polls, a `StoreCall` may block.
+Results and exceptions are sent back into the plan. `perform` runs a plan for blocking callers,
+`perform_async` for asyncio.
 """
 
 from __future__ import annotations
@@ -20,14 +22,14 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Callback:
-    """A function of the user's; its answer is awaited where one can await."""
+    """A callback of the user. An awaitable result is awaited on asyncio."""
 
     call: Callable[[], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class StoreCall:
-    """A call into an offset store. `inline`: in the caller's thread, whatever it costs, because its transaction is open there."""
+    """A call into an offset store. `inline`: in the caller's thread, which has the open transaction."""
 
     call: Callable[[], Any]
     inline: bool = False

@@ -1,9 +1,9 @@
-"""From decoded rows to the caller's records: deserializers, and what happens to a record that one of them refuses.
+"""Creates the caller's records from decoded rows: deserializers, and the policy for records that one refuses.
 
-`on_poison` says what: `raise` (the caller's poll raises `PoisonRecord`, again and again until it seeks past the record), `skip` (it
-is logged and counted), or a callable that is given the `PoisonRecord` and returns the record to hand out in its place, or None to
-leave it out. Records before it are handed out first; nothing is lost silently. It runs in the thread that polls, and holds no lock,
-since it calls the user's code.
+`on_poison` is `raise` (poll raises `PoisonRecord` until the caller seeks past the record), `skip` (the record
+is logged and counted), or a callable that gets the `PoisonRecord` and returns a replacement, or None to skip
+it. Earlier records are returned first; nothing is lost silently. It runs in the thread that polls, without a
+lock, because it calls user code.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _log = logging.getLogger("ottla.client")
 
 
 class ConsumerRecord(NamedTuple):
-    """A record as the consumer hands it out. `timestamp` is in milliseconds since 1970, UTC.
+    """A record from the consumer. `timestamp` is in milliseconds since 1970 UTC.
 
-    Key and value are bytes or None, or what `key_deserializer` and `value_deserializer` made of the bytes.
+    Key and value are bytes or None, or the results of `key_deserializer` and `value_deserializer`.
     """
 
     topic: str
@@ -38,9 +38,9 @@ class ConsumerRecord(NamedTuple):
 
 
 class PoisonRecord(KafkaError):
-    """A record whose key or value its deserializer refuses; the deserializer's own error is `__cause__`.
+    """A deserializer refuses the key or the value of a record. `__cause__` is its error.
 
-    `side` is "key" or "value", `record` the whole record with key and value as the bytes they are.
+    `side` is "key" or "value"; `record` is the whole record with key and value as bytes.
     """
 
     def __init__(self, record: ConsumerRecord, side: Literal["key", "value"], cause: Exception) -> None:
@@ -59,7 +59,7 @@ class PoisonRecord(KafkaError):
 
     @property
     def raw(self) -> bytes:
-        """The bytes that were refused."""
+        """The refused bytes."""
         refused: bytes = self.record.key if self.side == "key" else self.record.value
         return refused
 
@@ -69,7 +69,7 @@ ON_POISON: Final = ("raise", "skip")
 
 
 class RecordMaker:
-    """Makes records of rows. `poisoned` counts those that were skipped or replaced."""
+    """Creates records from rows. `poisoned` counts skipped and replaced records."""
 
     def __init__(
         self,
@@ -83,10 +83,10 @@ class RecordMaker:
         self.poisoned = 0
 
     def make(self, rows: Iterable[Row]) -> tuple[list[ConsumerRecord], int, Exception | None]:
-        """Records, the offset of the last row that is done with (-1: none), and what the row after it failed with."""
+        """Return records, the offset of the last finished row (-1: none), and the error of the next row."""
         new = tuple.__new__
         if self._key is None and self._value is None:
-            # The hot loop of a consumer: one object a record, and no step of Python's own.
+            # The hot loop of a consumer: one object per record, and no Python code per record.
             made = list(map(new, repeat(ConsumerRecord), rows))
             return made, made[-1].offset if made else -1, None
         found: list[ConsumerRecord] = []

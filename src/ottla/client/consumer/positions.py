@@ -1,4 +1,4 @@
-"""Positions that are not known yet: a start or a reset, looked up with ListOffsets for the fetcher."""
+"""Unknown positions: the start or reset of a partition, looked up with ListOffsets for the fetcher."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Positions:
         self._looking_up: set[TopicPartition] = set()
 
     def look_up(self, partitions: list[Partition]) -> None:
-        """Find where these begin, by their `reset`; one that has none is failed."""
+        """Look up the start of these partitions by their `reset`; without a reset the partition fails."""
         buffer = self._fetcher.buffer
         asked: list[tuple[Partition, int]] = []
         for partition in partitions:
@@ -50,7 +50,9 @@ class Positions:
             self._fetcher.run(self._find(asked))
 
     def _is_unheard_of(self, tp: TopicPartition) -> bool:
-        """Whether its topic is known, and has fewer partitions by what is known here: the leader of the group knows more, or the broker."""
+        """Whether the partition is newer than this client's metadata of its topic. The group leader or the
+        broker knows more.
+        """
         cluster = self._fetcher.cluster
         topic = cluster.metadata.topics.get(tp.topic)
         if topic is None or tp.partition in topic.partitions:
@@ -63,9 +65,9 @@ class Positions:
         cluster, isolation_level = fetcher.cluster, fetcher.isolation_level
         times = {partition.tp: partition.reset for partition, _ in asked if partition.reset is not None}
         try:
-            # Asked once: the fetcher tries again, with what is to be looked up then.
+            # One attempt: the fetcher retries, with the partitions that are missing then.
             found = await list_offsets(cluster, times, attempts_max=1, isolation_level=isolation_level)
-            # No record is that young: the next one will be.
+            # No record is that new: start at the end.
             late = dict.fromkeys((tp for tp, row in found.items() if row.offset < 0), LATEST)
             if late:
                 found |= await list_offsets(cluster, late, attempts_max=1, isolation_level=isolation_level)
@@ -73,7 +75,7 @@ class Positions:
             if len(asked) == 1:
                 fetcher.failed(asked, error)
             else:
-                # A topic that is gone or a partition without a leader must not keep the others from being read.
+                # A deleted topic or a partition without a leader must not block the others.
                 await asyncio.gather(*(self._find([each]) for each in asked))
             return
         finally:

@@ -1,7 +1,8 @@
-"""How far the caller has come, and keeping it: with the group's coordinator, or in a store of the user's own.
+"""Positions and commits, to the group's coordinator or to an offset store.
 
-A record counts as worked on when the caller comes back after having been handed it: a poll commits what the polls before it gave out.
-Commits go out one after the other, so that an older one never overtakes a newer. Faces of the consumer perform the plans.
+A record is processed when the caller polls again: a poll commits the records of earlier polls. Commits are
+sent one after the other, so an older one never overtakes a newer one. The blocking and the asyncio consumer
+execute the plans.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import TypeAlias
 from ottla.client.consumer.commits import GroupOffsets
 from ottla.client.consumer.fetched import ConsumerRecord, FetchBuffer
 from ottla.client.consumer.plans import Callback, Plan, StoreCall
-from ottla.client.consumer.settings import Consuming
+from ottla.client.consumer.settings import ConsumerConfig
 from ottla.client.errors import KafkaError, RequestTimedOut
 from ottla.client.metadata import OffsetAndMetadata, TopicPartition
 
@@ -25,24 +26,26 @@ log = logging.getLogger("ottla.client")
 
 Given: TypeAlias = Mapping[TopicPartition, int | OffsetAndMetadata]
 Committed: TypeAlias = dict[TopicPartition, OffsetAndMetadata]
-#: Called with the offsets and the error, if there was one.
+#: Called with the offsets and the error; the error is None after a success.
 OnCommit: TypeAlias = Callable[[Committed, KafkaError | None], object]
 
 
 class Iteration:
-    """Records that were taken out of the buffer and wait in a `for` loop: nobody has seen those behind the current one."""
+    """Records that were taken out of the buffer for a `for` loop. The caller has not seen the ones after the
+    current one.
+    """
 
     def __init__(self, polled: Mapping[TopicPartition, list[ConsumerRecord]]) -> None:
         self._waiting = {tp: records for tp, records in polled.items() if records}
         self._current: ConsumerRecord | None = None
-        #: What is left of the partition of the current record, whose last record is this.
+        #: The remaining records of the current partition, and its last record.
         self._rest: Iterator[ConsumerRecord] = iter(())
         self._last: ConsumerRecord | None = None
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        """The records that nobody has seen: a second loop goes on where the first was left."""
+        """The unseen records: a second loop continues where the first one stopped."""
         while True:
-            # Looked up each time: a seek or a poll of the caller has taken the rest away.
+            # Read it each time: a seek or a poll of the caller may have removed the rest.
             record = next(self._rest, None)
             if record is not None:
                 self._current = record
@@ -65,7 +68,7 @@ class Iteration:
             self._rest, self._current = iter(()), None
 
     def end(self) -> dict[TopicPartition, int]:
-        """The loop was left: give out no more; where the records begin that nobody has seen."""
+        """The loop was left. Return the offsets of the first unseen records."""
         if self._current is self._last:
             self._current = None
         unseen = self.positions()
@@ -77,7 +80,7 @@ class Progress:
     def __init__(
         self,
         buffer: FetchBuffer,
-        settings: Consuming,
+        settings: ConsumerConfig,
         group_id: str,
         on_commit: Callable[[Committed], None] = lambda _: None,
     ) -> None:
@@ -92,7 +95,7 @@ class Progress:
         self._tasks: set[asyncio.Task[None]] = set()
         self._told: deque[Callable[[], object]] = deque()
         self.iteration: Iteration | None = None
-        #: Wakes whoever polls, to run callbacks of commits.
+        #: Wakes the poll, to run callbacks of commits.
         self.notify: Callable[[], None] = lambda: None
 
     # Positions
@@ -109,7 +112,7 @@ class Progress:
         return found
 
     def end_iteration(self) -> bool:
-        """Records that a loop was left before are read again; whether there are such."""
+        """Seek back to the first records that a loop did not yield. Return whether there were any."""
         iteration, self.iteration = self.iteration, None
         unseen = {} if iteration is None else iteration.end()
         for tp in unseen.keys() & self._buffer.partitions.keys():
@@ -117,7 +120,7 @@ class Progress:
         return bool(unseen)
 
     def started(self, starts: Mapping[TopicPartition, int]) -> None:
-        """These partitions go on where it was kept."""
+        """These partitions start at their committed offsets."""
         self._kept.update(starts)
 
     def ended(self, partitions: Iterable[TopicPartition]) -> None:
@@ -134,7 +137,7 @@ class Progress:
     # Automatic commits
 
     def begin(self, now_ms: float) -> None:
-        """Commit from time to time, from now on, if that is wanted."""
+        """Start automatic commits, if they are enabled."""
         if self._settings.enable_auto_commit:
             self._due_ms = now_ms + self._settings.auto_commit_interval_ms
 
@@ -149,11 +152,11 @@ class Progress:
         return now_ms >= self._due_ms or bool(self._told)
 
     def wait_ms(self, now_ms: float) -> float:
-        """How long a poll may wait until there is something to commit."""
+        """The milliseconds until the next automatic commit."""
         return self._due_ms - now_ms
 
     def keep_up(self, now_ms: float, offsets: GroupOffsets | None) -> Plan[None]:
-        """Run callbacks of commits that are over, and the automatic commit if its time has come."""
+        """Run callbacks of finished commits, and the automatic commit if it is due."""
         yield from self.tell()
         if now_ms >= self._due_ms:
             self._due_ms = now_ms + self._settings.auto_commit_interval_ms
@@ -165,12 +168,14 @@ class Progress:
                 yield self._commit_soon(offsets, wanted, self._tell_auto)
 
     def tell(self) -> Plan[None]:
-        """Run callbacks of commits that are over."""
+        """Run callbacks of finished commits."""
         while self._told:
             yield Callback(self._told.popleft())
 
     def commit_last(self, offsets: GroupOffsets | None, timeout_ms: float) -> Plan[None]:
-        """The automatic commit before partitions go; a failure is told in the log, because they go all the same."""
+        """The automatic commit before partitions are revoked. A failure is only logged: they are revoked
+        anyway.
+        """
         if not self.is_automatic:
             return
         try:
@@ -182,12 +187,12 @@ class Progress:
         if error is not None:
             log.warning("group %s: the automatic commit failed: %s", self._group_id, error)
 
-    # Commits by hand
+    # Commits by the caller
 
     def commit(
         self, given: Given | None, offsets: GroupOffsets | None, timeout_ms: float | None = None
     ) -> Plan[None]:
-        """Keep these offsets, or how far the caller is."""
+        """Commit these offsets, or the positions."""
         wanted = self.wanted(given)
         if not wanted:
             return
@@ -200,7 +205,7 @@ class Progress:
     def commit_async(
         self, given: Given | None, offsets: GroupOffsets | None, on_commit: OnCommit | None
     ) -> Plan[None]:
-        """As `commit`, without waiting; `on_commit` is called within a later poll."""
+        """Like `commit`, without waiting; `on_commit` is called inside a later poll."""
         wanted = self.wanted(given)
 
         def tell(done: Committed, error: KafkaError | None) -> None:
@@ -244,7 +249,7 @@ class Progress:
     ) -> None:
         longest_ms = self._settings.default_api_timeout_ms if timeout_ms is None else timeout_ms
         try:
-            # Waiting for the commits before it counts too.
+            # The time-out includes the wait for earlier commits.
             async with asyncio.timeout(longest_ms / 1000), self._lock:
                 await offsets.commit(wanted, longest_ms)
         except TimeoutError:
@@ -274,7 +279,7 @@ class Progress:
         self._on_commit(wanted)
 
     async def finish(self, timeout_ms: float) -> None:
-        """Wait for commits on their way, for a time."""
+        """Wait for commits in flight, up to the timeout."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=timeout_ms / 1000)
         for task in self._tasks:

@@ -1,11 +1,11 @@
-"""What may be asked of partitions without reading them: which there are, where they begin and end, which offset belongs to a time."""
+"""Partition queries that need no position: partitions of a topic, first and end offsets, offsets by time."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
 from ottla.client.cluster import Cluster
-from ottla.client.consumer.settings import Consuming
+from ottla.client.consumer.settings import ConsumerConfig
 from ottla.client.metadata import TopicPartition
 from ottla.client.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offsets
 
@@ -13,28 +13,60 @@ METADATA_TIMEOUT_MS = 30_000
 
 
 class OffsetQueries:
-    """The part of an asyncio consumer that needs its cluster alone."""
+    """The part of an asyncio consumer that only needs the cluster."""
 
-    cluster: Cluster
-    settings: Consuming
+    _cluster: Cluster
+    _settings: ConsumerConfig
 
     async def partitions_for(self, topic: str) -> list[TopicPartition]:
-        """The partitions of a topic."""
-        known = await self.cluster.topic(topic, METADATA_TIMEOUT_MS)
+        """List the partitions of a topic.
+
+        Args:
+            topic: Name of the topic.
+
+        Returns:
+            The partitions.
+
+        Raises:
+            TopicNotFound: The topic does not exist.
+        """
+        known = await self._cluster.topic(topic, METADATA_TIMEOUT_MS)
         return [TopicPartition(topic, index) for index in known.partitions]
 
     async def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Where each partition begins."""
+        """Return the first offset of each partition.
+
+        Args:
+            partitions: Any partitions; they need not be assigned.
+
+        Returns:
+            The offset by partition.
+
+        Raises:
+            TopicNotFound: A topic or a partition does not exist.
+        """
         return {
             tp: row.offset
-            for tp, row in (await list_offsets(self.cluster, dict.fromkeys(partitions, EARLIEST))).items()
+            for tp, row in (await list_offsets(self._cluster, dict.fromkeys(partitions, EARLIEST))).items()
         }
 
     async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Where each partition ends for this consumer: with read_committed, before its first open transaction."""
-        committed = self.settings.isolation_level == "read_committed"
+        """Return the end offset of each partition: the offset of the next record to be written.
+
+        With `read_committed` that is the last stable offset.
+
+        Args:
+            partitions: Any partitions; they need not be assigned.
+
+        Returns:
+            The offset by partition.
+
+        Raises:
+            TopicNotFound: A topic or a partition does not exist.
+        """
+        committed = self._settings.isolation_level == "read_committed"
         found = await list_offsets(
-            self.cluster,
+            self._cluster,
             dict.fromkeys(partitions, LATEST),
             isolation_level=READ_COMMITTED if committed else READ_UNCOMMITTED,
         )
@@ -43,6 +75,16 @@ class OffsetQueries:
     async def offsets_for_times(
         self, times: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int | None]:
-        """For each partition the offset of its first record at or after that time, or None."""
-        found = await list_offsets(self.cluster, times)
+        """Return for each partition the offset of the first record at or after a time.
+
+        Args:
+            times: Milliseconds since 1970 UTC, by partition.
+
+        Returns:
+            The offset by partition; None where there is no such record.
+
+        Raises:
+            TopicNotFound: A topic or a partition does not exist.
+        """
+        found = await list_offsets(self._cluster, times)
         return {tp: row.offset if row.offset >= 0 else None for tp, row in found.items()}

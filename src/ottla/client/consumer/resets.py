@@ -1,7 +1,7 @@
-"""Where a consumer begins without a position: `auto_offset_reset` as a timestamp of ListOffsets.
+"""The start of partitions without a position: `auto_offset_reset` as a timestamp of ListOffsets.
 
-`earliest`, `latest`, `none`, or `by_duration:` with a duration of ISO 8601 (KIP-1106): `by_duration:PT1H` begins at the records of
-the last hour.
+`earliest`, `latest`, `none`, or `by_duration:` with an ISO 8601 duration (KIP-1106): `by_duration:PT1H`
+starts at the records of the last hour.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ _SECONDS: Final = {"days": 86_400, "hours": 3_600, "minutes": 60, "seconds": 1}
 
 
 def reset_timestamp(policy: str, now_ms: int) -> int | None:
-    """The timestamp to look up, `now_ms` being the time in ms since 1970; None for `none`. A wrong policy raises SettingError."""
+    """The timestamp to look up; None for `none`. `now_ms` is in ms since 1970. A wrong policy raises
+    SettingError.
+    """
     text = str(policy)
     if text in NAMED:
         return NAMED[text]
@@ -32,5 +34,6 @@ def reset_timestamp(policy: str, now_ms: int) -> int | None:
         if parts:
             return now_ms - round(sum(float(part) * _SECONDS[name] * 1000 for name, part in parts.items()))
     raise SettingError(
-        f"auto_offset_reset must be one of {', '.join(NAMED)}, or by_duration: with a duration such as PT1H or P7D, not {policy!r}"
+        f"auto_offset_reset must be one of {', '.join(NAMED)}, "
+        f"or by_duration: with a duration such as PT1H or P7D, not {policy!r}"
     )

@@ -1,4 +1,4 @@
-"""The settings of consumers: Kafka's names with underscores, their defaults, and the checks on them."""
+"""The consumer settings: Kafka's names with underscores, their defaults and their checks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ottla.client.consumer.stores.store import OffsetStore
 from ottla.client.errors import SettingError
 from ottla.client.interception import Interceptor
 from ottla.client.serialization import Deserializer, Name, deserializer_of
-from ottla.client.settings import Client, ClientSettings
+from ottla.client.settings import ClientConfig, ClientSettings
 
 IsolationLevel = Literal["read_uncommitted", "read_committed"]
 ISOLATION_LEVELS: tuple[IsolationLevel, ...] = ("read_uncommitted", "read_committed")
@@ -27,7 +27,7 @@ OffsetReset: TypeAlias = Literal["earliest", "latest", "none"] | str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Consuming(Client):
+class ConsumerConfig(ClientConfig):
     group_id: str | None = None
     group_instance_id: str | None = None
     group_protocol: GroupProtocol = "classic"
@@ -57,7 +57,7 @@ class Consuming(Client):
     record_decoder: RecordDecoder = "auto"
 
     def __post_init__(self) -> None:
-        Client.__post_init__(self)
+        ClientConfig.__post_init__(self)
         one_of("group_protocol", self.group_protocol, GROUP_PROTOCOLS)
         for name in ("group_id", "group_instance_id", "group_remote_assignor"):
             if getattr(self, name) == "":
@@ -73,12 +73,12 @@ class Consuming(Client):
         if self.heartbeat_interval_ms >= self.session_timeout_ms:
             raise SettingError(
                 f"heartbeat_interval_ms ({self.heartbeat_interval_ms}) must be below session_timeout_ms "
-                f"({self.session_timeout_ms}); a third of it lets two heartbeats be lost"
+                f"({self.session_timeout_ms}); a third of it tolerates two lost heartbeats"
             )
         if self.group_remote_assignor is not None and self.group_protocol == "classic":
             raise SettingError(
-                'group_remote_assignor is of group_protocol="consumer"; classic groups have theirs '
-                "in partition_assignment_strategy"
+                'group_remote_assignor needs group_protocol="consumer"; for classic groups set '
+                "partition_assignment_strategy"
             )
 
     def _check_reading(self) -> None:

@@ -1,4 +1,4 @@
-"""The brokers that a consumer fetches from, and what is on its way from each. The fetcher keeps them."""
+"""The brokers that a consumer fetches from, and the fetch in flight to each. Owned by the fetcher."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FULL_PATIENCE_MS: Final = 100
 
 
 class Source:
-    """A broker that is fetched from: its session, and when it may be asked again."""
+    """A broker to fetch from: its session, and when it may be asked again."""
 
     __slots__ = ("failures", "full_since_ms", "is_fetching", "not_before_ms", "session")
 
@@ -21,11 +21,11 @@ class Source:
         self.is_fetching = False
         self.failures = 0
         self.not_before_ms = 0.0
-        #: Since when it waits for a partition that is full; None: it does not.
+        #: Since when it waits for a full partition; None if it does not.
         self.full_since_ms: float | None = None
 
     def patience_ms(self, is_busy: bool, now: float) -> float:
-        """How long the others wait for a partition that is full."""
+        """How long the other partitions wait for a full one."""
         if not is_busy:
             self.full_since_ms = None
             return 0.0
@@ -38,14 +38,16 @@ class Source:
 
 
 class Room(NamedTuple):
-    """What an answer may bring, and how long it may be held."""
+    """The size limit of a response, and how long the broker may hold the request."""
 
     bytes_max: int
     wait_ms: int
 
 
 class Asked(NamedTuple):
-    """One fetch on its way: who was asked for what, and when. Topics are known by their id, or by name where ids are not."""
+    """One fetch in flight: its partitions and its time. Topics are keyed by id, or by name if there are no
+    ids.
+    """
 
     node: Node
     broker: str

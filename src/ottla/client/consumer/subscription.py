@@ -1,4 +1,4 @@
-"""What a consumer wants to read as a member of a group: topics by name or by a pattern, and who is told when partitions come and go."""
+"""The subscription of a group member: topics by name or by pattern, and the rebalance callbacks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any, Literal, TypeAlias
 from ottla.client.errors import SettingError
 from ottla.client.metadata import Metadata, TopicPartition
 
-#: Called with the partitions, in the thread (or task) that polls; to asyncio consumers it may be a coroutine function.
+#: Called with partitions, in the thread (or task) that polls. For asyncio consumers it may be a coroutine
+#: function.
 Callback: TypeAlias = Callable[[list[TopicPartition]], Awaitable[Any] | Any]
 
 
@@ -23,13 +24,15 @@ class Subscription:
     on_lost: Callback | None = None
 
     def callback(self, kind: Literal["assign", "revoke", "lost"]) -> Callback | None:
-        """Whom to tell. What was lost is told to `on_revoked` if there is no `on_lost`."""
+        """The callback of a step. `on_revoked` stands in for a missing `on_lost`."""
         if kind == "assign":
             return self.on_assigned
         return self.on_revoked if kind == "revoke" else self.on_lost or self.on_revoked
 
     def matching(self, metadata: Metadata) -> frozenset[str]:
-        """The topics by name; of a pattern those that exist and whose whole name it matches, but for internal ones."""
+        """The topics by name; with a pattern, the existing topics whose whole name it matches, without
+        internal ones.
+        """
         if self.pattern is None:
             return self.topics
         matches = re.compile(self.pattern).fullmatch
@@ -48,12 +51,12 @@ def subscription_of(
     """A checked subscription."""
     names = frozenset([topics] if isinstance(topics, str) else topics)
     if bool(names) == (pattern is not None):
-        raise SettingError("subscribe to topics or to a pattern: one of them, and not both")
+        raise SettingError("subscribe() needs topics or a pattern, and not both")
     if any(not name for name in names) or pattern == "":
-        raise SettingError("subscribe: a topic's name or a pattern cannot be empty")
+        raise SettingError("subscribe(): a topic name or a pattern is empty")
     if pattern is not None:
         try:
             re.compile(pattern)
         except re.error as error:
-            raise SettingError(f"subscribe: {pattern!r} is no regular expression: {error}") from error
+            raise SettingError(f"subscribe(): {pattern!r} is not a regular expression: {error}") from error
     return Subscription(names, pattern, on_assigned, on_revoked, on_lost)

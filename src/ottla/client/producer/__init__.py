@@ -1,1 +1,1 @@
-"""The producer: records in, acknowledgements out. `core` is its asyncio form, `blocking` the face with a thread."""
+"""The producer. `core` is the asyncio producer, `sync` the blocking one."""

@@ -1,11 +1,16 @@
-"""Records waiting to be sent, and batches on their way: what the producer holds in `buffer_memory`.
+"""The record accumulator: buffered records and in-flight batches, everything that counts towards
+`buffer_memory`.
 
-It decides and does no I/O: callers hand it the time and ask which batches may leave. Any thread may append while the
-sender drains, under one lock; its condition also wakes whoever waits for an acknowledgement or for room, so that
-neither a batch nor a record needs a lock or an event of its own. The order within a partition is `PartitionQueue`'s.
+It does no I/O: callers pass the time and ask for the batches that may be sent. Any thread may append while
+the sender drains, under one lock. The condition of that lock also wakes threads that wait for an
+acknowledgement or for free memory, so batches and records need no lock of their own. `PartitionQueue` keeps
+the order within a partition.
 
-Rules: a batch that was taken is never added to again; every batch that was appended ends in `finish`, which gives its
-memory back; partitions take turns where a request has no room for all.
+Rules:
+
+- A batch that was drained once gets no more records.
+- Every appended batch ends in `finish`, which frees its memory.
+- Partitions take turns if one request cannot hold all of them.
 """
 
 from __future__ import annotations
@@ -34,8 +39,11 @@ from ottla.records.record import Headers, Record
 
 
 class Limits(NamedTuple):
-    """The settings that the accumulator goes by. `bumps`: after a gap in a partition's sequence numbers the producer may go on
-    under the next epoch by itself (it has no transactional id)."""
+    """The settings of the accumulator.
+
+    `bumps`: after a gap in a partition's sequence numbers the producer continues under the next epoch. False
+    with a transactional id.
+    """
 
     batch_bytes: int
     buffer_bytes: int
@@ -48,8 +56,9 @@ class Limits(NamedTuple):
 
 
 class Drained(NamedTuple):
-    """What a drain found: batches to send by leader, partitions without one, partitions that are not admitted yet, brokers that
-    had something coming and were not free, and when to look again."""
+    """The result of a drain: batches to send by leader, batches without a leader, partitions that are not yet
+    part of the transaction, brokers that have batches but are busy, and the time until the next drain.
+    """
 
     ready: dict[int, list[ProducerBatch]]
     leaderless: list[ProducerBatch]
@@ -64,23 +73,24 @@ class Accumulator:
         self._batch_bytes, self._buffer_bytes = limits.batch_bytes, limits.buffer_bytes
         self.counts = Counts() if counts is None else counts
         self.buffered_bytes = 0
-        #: Whoever waits in this thread would wait for itself.
+        #: A wait in this thread would never end.
         self.sender_thread: int | None = None
-        #: A partition's producer id has no epochs left: the next one must be asked for.
+        #: A partition's producer id has no epochs left: a new producer id is needed.
         self.exhausted = False
-        #: The last batch of each partition, which may be closed by now; any thread may look.
+        #: The last batch of each partition, possibly closed. Any thread may read it.
         self.open_batches: dict[tuple[str, int], ProducerBatch] = {}
         self._partitions: dict[TopicPartition, PartitionQueue] = {}
-        #: Those that have batches, the one that was served last at the end.
+        #: The partitions that have batches; the one that was drained last is at the end.
         self._busy: dict[TopicPartition, PartitionQueue] = {}
-        #: Told of each batch that fails for good, on the sender's thread.
+        #: Called with each batch that fails for good, on the sender's thread.
         self.on_failed: Callable[[ProducerBatch, KafkaError], None] | None = None
         self.made = 0
         self._flushing = 0
         self._refusal: Callable[[], KafkaError] | None = None
         self._closed = False
-        # Taken itself, never through its condition: Condition.__enter__ is Python, and a signal that raises in it
-        # would leave the lock taken for ever. It knows its owner, so that `join` can give it back whether or not it got it.
+        # Acquire the lock itself, never its condition: Condition.__enter__ is Python code, and a signal
+        # handler that raises inside would leave the lock held. An RLock knows its owner, so `join` can
+        # release it whether or not it was acquired.
         self.lock = threading.RLock()
         self._acquire, self._release = self.lock.acquire, self.lock.release
         self.condition = threading.Condition(self.lock)
@@ -98,10 +108,11 @@ class Accumulator:
         size_bytes: int,
         callback: OnDelivery | None,
     ) -> SendFuture | None:
-        """Add a record to a batch of `open_batches`. None when it takes no more: then `append` decides.
+        """Add a record to a batch of `open_batches`. Return None if it does not fit: then call `append`.
 
-        Almost every record comes this way: nothing is done here that is needed once a batch only, and a `with` would take as long
-        again as the lock. A signal that raises before the lock is taken finds it not ours.
+        Almost every record takes this path, so everything that is needed once per batch is elsewhere. A
+        `with` statement would double the cost of the lock. If a signal handler raises before the lock is
+        acquired, `release` finds that this thread does not own it.
         """
         try:
             self._acquire()
@@ -119,7 +130,7 @@ class Accumulator:
                 and value is not None
                 and not headers
             ):
-                # Nothing to note but the value.
+                # Only the value needs storing.
                 values = records.values
                 index = len(values)
                 values.append(value)
@@ -132,7 +143,7 @@ class Accumulator:
                 self._release()
             except RuntimeError:
                 pass
-        # As `future_of`, without the call.
+        # `future_of`, inlined.
         future = SendFuture()
         future.batch = batch
         future.index = index
@@ -146,7 +157,7 @@ class Accumulator:
         now_ms: float,
         callback: OnDelivery | None = None,
     ) -> tuple[SendFuture, bool] | None:
-        """Add a record; also whether the sender should look now. None when there is no room."""
+        """Add a record. Also return whether the sender should run now. None: no memory is free."""
         with self.lock:
             if self._refusal is not None:
                 raise self._refusal()
@@ -160,12 +171,13 @@ class Accumulator:
             batch = waiting[-1] if waiting else None
             if batch is None or batch.closed or batch.size_bytes + size_bytes > batch_bytes:
                 if batch is not None:
-                    # Records that came later must not get before those of the next.
+                    # Later records must not overtake the ones in the next batch.
                     batch.closed = True
                 self.made += 1
                 batch = self.open_batches[tp] = ProducerBatch(self, tp, now_ms, self.made)
                 waiting.append(batch)
-            # A signal that raises before this has changed nothing; later, both go back together.
+            # If a signal handler raises before this line, nothing has changed. After it, `finish` releases
+            # both.
             self.buffered_bytes += size_bytes
             batch.size_bytes += size_bytes
             index = batch.records.append(record.value, record.key, record.headers, record.timestamp_ms)
@@ -176,7 +188,9 @@ class Accumulator:
     def append_ready(
         self, tp: TopicPartition, records: ReadyMade, size_bytes: int, now_ms: float
     ) -> SendFuture | None:
-        """Add a batch that is encoded already, behind what its partition has; the future is of its first record. None when there is no room."""
+        """Add an encoded batch behind the partition's other batches. Return the future of its first record,
+        or None if no memory is free.
+        """
         with self.lock:
             if self._refusal is not None:
                 raise self._refusal()
@@ -205,22 +219,22 @@ class Accumulator:
     def check_may_wait(self, timeout_s: float | None) -> None:
         if timeout_s != 0 and threading.get_ident() == self.sender_thread:
             raise KafkaError(
-                "a record cannot be waited for on the thread that sends it",
-                advice="On the event loop await it; in a callback add another with add_done_callback()",
+                "result() cannot wait on the thread that sends the record",
+                advice="On the event loop, await it; in a callback, use add_done_callback()",
             )
 
     def _fits(self, size_bytes: int) -> bool:
         return self.buffered_bytes + size_bytes <= self.limits.buffer_bytes or not self.buffered_bytes
 
     def wait_for_room(self, size_bytes: int, timeout_s: float) -> bool:
-        """Block until a record of that size fits, or will be refused; False if that did not come in time."""
+        """Block until a record of that size fits or is refused. Return False after the timeout."""
         with self.lock:
             return self.condition.wait_for(
                 lambda: self._refusal is not None or self._fits(size_bytes), timeout_s
             )
 
     def when_room(self, size_bytes: int, callback: Callable[[], object]) -> None:
-        """Call back, once, when a record of that size fits or will be refused; who came first hears first."""
+        """Call back once, when a record of that size fits or is refused. Callers are served in order."""
         with self.lock:
             if self._refusal is None and not self._fits(size_bytes):
                 self._room.append((size_bytes, callback))
@@ -228,7 +242,7 @@ class Accumulator:
         callback()
 
     def stop_waiting(self, callback: Callable[[], object]) -> None:
-        """Whoever gave this to `when_room` has given up."""
+        """Cancel a `when_room`."""
         with self.lock:
             self._room = deque(each for each in self._room if each[1] is not callback)
             told = self._made_room()
@@ -249,7 +263,7 @@ class Accumulator:
         batch.tell([(index, callback)])
 
     def outstanding(self) -> list[ProducerBatch]:
-        """Every batch that is not resolved yet."""
+        """Every batch that is not finished."""
         with self.lock:
             return [
                 batch
@@ -259,7 +273,7 @@ class Accumulator:
             ]
 
     def begin_flush(self) -> list[ProducerBatch]:
-        """Let all leave without lingering, until `end_flush`; the batches to wait for."""
+        """Send everything without lingering until `end_flush`. Return the batches to wait for."""
         with self.lock:
             self._flushing += 1
         return list(
@@ -271,11 +285,11 @@ class Accumulator:
             self._flushing -= 1
 
     def refuse(self, refusal: Callable[[], KafkaError] | None) -> None:
-        """From now on `append` raises what this makes; None lets records in again."""
+        """Make `append` raise this error from here on. None accepts records again."""
         with self.lock:
             if not self._closed:
                 self._refusal = refusal
-            # Nobody joins one any more: `append` tells why not.
+            # Close the open batches, so that the next record goes through `append` and raises.
             for batch in self.open_batches.values():
                 batch.closed = True
             self.condition.notify_all()
@@ -284,8 +298,8 @@ class Accumulator:
             callback()
 
     def close(self) -> None:
-        """Refuse new records; what is queued leaves without lingering."""
-        self.refuse(lambda: ClientClosed("this producer is closed", advice="Make a new one"))
+        """Refuse new records. Buffered batches are sent without lingering."""
+        self.refuse(lambda: ClientClosed("this producer is closed", advice="Create a new one"))
         with self.lock:
             self._closed = True
             self._flushing += 1
@@ -306,7 +320,7 @@ class Accumulator:
         admitted: Callable[[TopicPartition], bool] = lambda _tp: True,
         producer: ProducerId | None = None,
     ) -> Drained:
-        """Take the batches that may leave now, one a partition. They are on their way until `finish` or `fail`."""
+        """Take the batches that may be sent, one per partition: in flight until `finish` or `fail`."""
         limits = self.limits
         sizes: dict[int, int] = {}
         found = Drained({}, [], [], set(), None)
@@ -345,13 +359,13 @@ class Accumulator:
                 elif not admitted(tp):
                     found.outside.append(tp)
                 elif leader in sizes and sizes[leader] + batch.size_bytes > limits.request_bytes:
-                    # It goes with the next request; until then the others that went have had their turn.
+                    # It goes with the next request, after the partitions that were served now.
                     wait_ms = 0
                 else:
                     sizes[leader] = sizes.get(leader, 0) + batch.size_bytes
                     found.ready.setdefault(leader, []).append(partition.take(leader, producer, now_ms))
                     self._busy[tp] = self._busy.pop(tp)
-                    # The next one follows with a request of its own, as long as the broker is free.
+                    # The next batch follows in a request of its own, as long as the broker accepts one.
                     next_ms = due_ms_of(partition) if partition.waiting else None
                     if next_ms is not None:
                         next_wait_ms = max(next_ms - now_ms, 0)
@@ -359,10 +373,11 @@ class Accumulator:
         return found._replace(wait_ms=wait_ms)
 
     def expired(self, now_ms: float) -> list[ProducerBatch]:
-        """Fail the batches that are past their delivery time.
+        """Fail the batches that are older than `delivery_timeout_ms`.
 
-        Those on their way too: a broker may stand still for longer. What it still does with one that went under an epoch
-        cannot get between what follows under the next. A transaction's end with their request, since its end must come after them.
+        In-flight batches expire too, because a broker can hang for longer. A late write of such a batch
+        cannot come between batches of the next epoch. In-flight batches of a transaction end with their
+        request, because the transaction must end after them.
         """
         found: list[ProducerBatch] = []
         with self.lock:
@@ -398,7 +413,7 @@ class Accumulator:
         return batch.created_ms + self.limits.delivery_timeout_ms <= now_ms
 
     def unreachable(self, tps: Collection[TopicPartition], error: KafkaError) -> None:
-        """Their broker could not be reached: whoever expires for it shall say so."""
+        """Record that their broker is unreachable, for the error of batches that expire."""
         with self.lock:
             for tp in tps:
                 partition = self._busy.get(tp)
@@ -406,7 +421,9 @@ class Accumulator:
                     partition.waiting[0].last_error = error
 
     def fail(self, batch: ProducerBatch, error: KafkaError, now_ms: float, backoff_ms: float) -> bool:
-        """A batch on its way was not taken: it leaves again after the back-off (True), or has failed for good."""
+        """An in-flight batch failed. Return True if it is retried after the back-off, False if it failed for
+        good.
+        """
         with self.lock:
             partition = self._partitions[batch.tp]
             if batch.done or batch not in partition.on_way:
@@ -416,11 +433,11 @@ class Accumulator:
             cuttable = error.code == ErrorCode.MESSAGE_TOO_LARGE and len(batch.records) > 1
             again = cuttable or verdict is not Verdict.FAILED
             late = self._is_late(batch, now_ms)
-            # Cutting is no retry: the parts were not sent before.
+            # Splitting a batch is not a retry: its parts were not sent before.
             if again and not late and (cuttable or batch.attempts < self.limits.retries):
                 parts = [batch]
                 if cuttable:
-                    # Nothing is to be waited for: the parts go at once.
+                    # Send the parts at once: there is nothing to wait for.
                     parts, backoff_ms = batch.cut(), 0
                     self.counts.splits += 1
                 elif verdict is Verdict.AGAIN_WITH_A_NEW_NUMBER:
@@ -441,7 +458,7 @@ class Accumulator:
             self.exhausted = True
 
     def fail_waiting(self, error: KafkaError, tps: Collection[TopicPartition] | None = None) -> None:
-        """Fail the batches (of these partitions, or all) that are not on their way."""
+        """Fail the batches that are not in flight, of these partitions or of all."""
         found: list[ProducerBatch] = []
         with self.lock:
             for tp, partition in self._busy.items():
@@ -461,7 +478,7 @@ class Accumulator:
         append_time_ms: int = -1,
         record_errors: dict[int, KafkaError] | None = None,
     ) -> None:
-        """The batch is acknowledged, or has failed for good."""
+        """The batch is acknowledged or has failed for good."""
         callbacks: list[tuple[int, OnDelivery]] = []
         whole = batch.parent or batch
         with self.lock:
@@ -480,7 +497,7 @@ class Accumulator:
             batch.base_offset = base_offset
             batch.append_time_ms = append_time_ms
             batch.encoded = None
-            # Whoever keeps the futures keeps no records with them.
+            # Callers that keep the futures should not keep the records in memory.
             batch.records.forget()
             batch.done = True
             if error is None and base_offset >= 0 and not batch.record_errors:
@@ -503,5 +520,5 @@ class Accumulator:
 def buffer_full(timeout_s: float) -> BufferFull:
     return BufferFull(
         f"buffer_memory stayed full for {timeout_s:g} s",
-        advice="Produce more slowly, raise buffer_memory, or find out why the brokers acknowledge so slowly",
+        advice="Produce more slowly, raise buffer_memory, or check why the brokers acknowledge slowly",
     )

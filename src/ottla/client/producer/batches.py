@@ -1,8 +1,9 @@
-"""Batches of records on their way to a partition, and the handle on one record that `send` gives back.
+"""Batches of records for a partition, and the future that `send` returns.
 
-A batch is filled under the accumulator's lock, sent and settled by the sender. Its outcome is kept once for all of its
-records: a `SendFuture` is a batch and an index, cheap enough to make for every record. A batch that is too large for
-the broker is cut into parts (`cut`); it is done when its parts are, and answers for a record with the part that has it.
+A batch is filled under the accumulator's lock, and sent and finished by the sender. It keeps one outcome for
+all its records: a `SendFuture` is a batch and an index, cheap enough to create for every record. A batch that
+is too large for the broker is split into parts (`cut`). The whole is done when its parts are, and returns a
+record's outcome from its part.
 """
 
 from __future__ import annotations
@@ -24,14 +25,18 @@ from ottla.records.record import Record
 if TYPE_CHECKING:
     from ottla.client.producer.accumulator import Accumulator
 
-#: Lengths, deltas and attributes of a record, at most, beside its key, value and headers.
+#: Upper bound of a record's lengths, deltas and attributes, without key, value and headers.
 RECORD_OVERHEAD_BYTES = 36
 
 logger = logging.getLogger(__name__)
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record landed. `offset` is -1 when nobody told (acks=0, a failure, or a duplicate of a forgotten batch)."""
+    """Topic, partition, offset and timestamp of a record.
+
+    `offset` is -1 if the broker did not return one: with acks=0, after a failure, or for a duplicate of an
+    old batch.
+    """
 
     topic: str
     partition: int
@@ -39,17 +44,17 @@ class RecordMetadata(NamedTuple):
     timestamp_ms: int
 
 
-#: As the constructor makes it, in half the time: one a record.
+#: Same as the constructor in half the time; called once per record.
 _metadata: Final = tuple.__new__
 
 Headers: TypeAlias = Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]
-#: Called with where a record landed and what went wrong; one of the two tells.
+#: Called with the metadata and the error; the error is None after an acknowledgement.
 OnDelivery: TypeAlias = Callable[[RecordMetadata, KafkaError | None], object]
 ProducerId: TypeAlias = tuple[int, int]
 
 
 class ProducerBatch:
-    """Records of one partition that travel together. `order` is its place among the batches of its partition."""
+    """Records of one partition that are sent together. `order` is the batch's position in its partition."""
 
     __slots__ = (
         "accumulator",
@@ -85,18 +90,19 @@ class ProducerBatch:
         self.size_bytes = HEADER_BYTES
         self.created_ms = created_ms
         self.order = (order, 0)
-        # Whoever fills it asks this: nothing is added to a batch that was taken once.
+        # Checked before each append: a batch that was drained once gets no more records.
         self.closed = False
         self.callbacks: list[tuple[int, OnDelivery]] = []
         # The outcome.
         self.done = False
-        # Once all of it is acknowledged, with offsets: the timestamp of each record. Nobody need look for errors then.
+        # Set when the whole batch is acknowledged with offsets: the timestamp of each record. There are no
+        # errors then.
         self.stamps: Sequence[int] | None = None
         self.base_offset = -1
         self.append_time_ms = -1
         self.error: KafkaError | None = None
         self.record_errors: dict[int, KafkaError] = {}
-        # The sender's.
+        # Used by the sender.
         self.attempts = 0
         self.taken_ms = 0.0
         self.not_before_ms = 0.0
@@ -104,13 +110,13 @@ class ProducerBatch:
         self.last_error: KafkaError | None = None
         self.producer: ProducerId | None = None
         self.sequence = -1
-        # Of one that was cut: the batch it is a part of, and where in it the part begins.
+        # For a part of a split batch: the whole, and the index of the part's first record in it.
         self.parts: list[ProducerBatch] | None = None
         self.parent: ProducerBatch | None = None
         self.start = 0
 
     def cut(self) -> list[ProducerBatch]:
-        """The two halves, which take the place, the sequence numbers and the time of the whole."""
+        """Split the batch into halves that keep its position, sequence numbers and age."""
         assert len(self.records) > 1
         middle = len(self.records) // 2
         root, parts = self.parent or self, []
@@ -126,7 +132,7 @@ class ProducerBatch:
             part.producer = self.producer
             part.sequence = self.sequence if self.sequence < 0 else (self.sequence + start) & 0x7FFFFFFF
             parts.append(part)
-        # Records that came compressed take more room now.
+        # Records that were compressed take more memory now.
         self.accumulator.buffered_bytes += sum(part.size_bytes - HEADER_BYTES for part in parts) - (
             self.size_bytes - HEADER_BYTES
         )
@@ -157,38 +163,61 @@ class ProducerBatch:
         return self.parts[bisect_right(self.parts, index, key=lambda part: part.start) - 1]
 
     def tell(self, callbacks: Iterable[tuple[int, OnDelivery]]) -> None:
-        """Call back, outside the lock. One that raises is logged: it must not keep others from hearing."""
+        """Call back, outside the lock. A callback that raises is logged and does not stop the others."""
         for index, callback in callbacks:
             try:
                 callback(self.metadata_of(index), self.error_of(index))
             except BaseException as error:
                 logger.exception("a callback of a record for %s raised", self.tp)
-                # sys.exit() ends a program from its main thread alone; elsewhere others would be left waiting.
+                # sys.exit() ends the program from the main thread only. In another thread it would only stop
+                # the callbacks.
                 if not isinstance(error, Exception) and threading.current_thread() is threading.main_thread():
                     raise
 
 
 class SendFuture:
-    """The outcome of one `send`: wait for it with `result()` in a thread, or await it.
+    """The outcome of one `send`: call `result()` in a thread, or await it on an event loop.
 
-    It has no `__init__`, which would take half of the time that it takes to make one: whoever makes it sets both (`future_of`).
+    Example:
+        >>> sent = producer.send("orders", b"value")
+        >>> sent.result(timeout=10).offset
+        3
     """
+
+    # No `__init__`: it would double the time to create one. The code that creates one sets both fields.
 
     __slots__ = ("batch", "index")
 
     batch: ProducerBatch
-    #: The record's place in its batch.
+    #: The record's index in its batch.
     index: int
 
     def done(self) -> bool:
+        """Return whether the record is acknowledged or has failed.
+
+        Returns:
+            True after the acknowledgement or the failure.
+        """
         return self.batch.done
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
-        """Wait (seconds) for the acknowledgement; raise what went wrong. Not for use on the event loop: await instead."""
+        """Wait for the acknowledgement. On an event loop, await the future instead.
+
+        Args:
+            timeout: Seconds. Default: no limit; the record fails after `delivery_timeout_ms` at the latest.
+
+        Returns:
+            Topic, partition, offset and timestamp of the record.
+
+        Raises:
+            DeliveryTimedOut: The record is not acknowledged within `delivery_timeout_ms`.
+            KafkaError: The broker refuses the record.
+            TimeoutError: The outcome is unknown after `timeout`.
+        """
         batch = self.batch
         stamps = batch.stamps
         if stamps is not None:
-            # All of the batch was taken, as of almost every one.
+            # The usual case: the whole batch is acknowledged.
             index = self.index
             return _metadata(RecordMetadata, (*batch.tp, batch.base_offset + index, stamps[index]))
         error = self.exception(timeout)
@@ -197,7 +226,17 @@ class SendFuture:
         return batch.metadata_of(self.index)
 
     def exception(self, timeout: float | None = None) -> KafkaError | None:
-        """Wait (seconds) for the outcome; what went wrong, or None. `TimeoutError` if it is open still."""
+        """Wait for the outcome and return the error.
+
+        Args:
+            timeout: Seconds. Default: no limit.
+
+        Returns:
+            The error, or None if the record is acknowledged.
+
+        Raises:
+            TimeoutError: The outcome is unknown after `timeout`.
+        """
         batch = self.batch
         if not batch.done:
             batch.accumulator.check_may_wait(timeout)
@@ -208,7 +247,11 @@ class SendFuture:
         return batch.error_of(self.index)
 
     def add_done_callback(self, callback: Callable[[SendFuture], object]) -> None:
-        """Call back when done, on the client's own thread (or at once, here, when it is done already)."""
+        """Call a function after the acknowledgement or the failure.
+
+        Args:
+            callback: Called with this future on the producer's thread, or at once if the outcome is known.
+        """
         self.batch.accumulator.when_done(self.batch, self.index, lambda _metadata, _error: callback(self))
 
     def __await__(self) -> Generator[Any, None, RecordMetadata]:
@@ -240,17 +283,17 @@ def timed_out(batch: ProducerBatch, delivery_timeout_ms: float) -> DeliveryTimed
     error = DeliveryTimedOut(
         f"{len(batch.records)} record(s) for {batch.tp} were not acknowledged within "
         f"{delivery_timeout_ms / 1000:g} s, after {batch.attempts} attempt(s)"
-        + (f"; the last said: {batch.last_error}" if batch.last_error else ""),
+        + (f"; last error: {batch.last_error}" if batch.last_error else ""),
         topic=batch.tp.topic,
         partition=batch.tp.partition,
-        advice="Whether the broker has them is unknown" if batch.attempts else "They never left this client",
+        advice="The broker may have written them" if batch.attempts else "They were never sent",
     )
     error.__cause__ = batch.last_error
     return error
 
 
 def size_of(record: Record) -> int:
-    """The most bytes that a record takes in a batch."""
+    """The most bytes that a record can take in a batch."""
     size_bytes = RECORD_OVERHEAD_BYTES + size_of_headers(record.headers)
     if record.value is not None:
         size_bytes += len(record.value)
@@ -266,13 +309,13 @@ def size_of_headers(headers: RecordHeaders) -> int:
 def record_of(
     value: bytes | None, key: bytes | None, headers: Headers, timestamp_ms: int
 ) -> tuple[Record, int]:
-    """A record and the most bytes that it takes in a batch."""
+    """A record, and the most bytes that it can take in a batch."""
     record = Record(0, timestamp_ms, key, value, headers_of(headers))
     return record, size_of(record)
 
 
 def headers_of(headers: Headers) -> RecordHeaders:
-    """Headers as they were given, checked, as a record keeps them."""
+    """Check headers and return them as a record keeps them."""
     pairs = []
     for name, content in headers.items() if isinstance(headers, Mapping) else headers:
         if not isinstance(name, str):
@@ -282,7 +325,7 @@ def headers_of(headers: Headers) -> RecordHeaders:
 
 
 def as_bytes(content: Any, what: str) -> bytes | None:
-    """Bytes as they are. A buffer that may change later is copied now; anything else is no business of ours."""
+    """Return bytes. A mutable buffer is copied; other types raise TypeError."""
     if content is None or type(content) is bytes:
         return content
     if isinstance(content, (bytes, bytearray, memoryview)):

@@ -1,8 +1,9 @@
-"""Interceptors: objects that see every record before it is serialized and hear what became of it.
+"""Producer interceptors: objects that see every record before serialization, and its outcome.
 
-Each may have any of `on_send(record) -> record`, `on_acknowledgement(metadata, error)` and `close()`. They form a chain: what one makes
-of a record the next one gets. One that raises is logged and passed over, as in Kafka: watching must not break sending.
-`on_acknowledgement` comes for each record once, those that failed before they were queued included.
+Each may implement any of `on_send(record) -> record`, `on_acknowledgement(metadata, error)` and `close()`.
+They form a chain: each gets the record that the previous one returned. An interceptor that raises is logged
+and skipped, as in Kafka. `on_acknowledgement` is called once for each record, also for a record that failed
+before it was buffered.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProducerRecord:
-    """A record as it was given to `send`. Change one with `dataclasses.replace`."""
+    """A record as it was passed to `send`. Change it with `dataclasses.replace`."""
 
     topic: str
     value: Any
@@ -44,11 +45,13 @@ class Interceptors:
             if isinstance(made, ProducerRecord):
                 record = made
             elif made is not None:
-                logger.error("interceptor %r made %s of a record, which is none", each, type(made).__name__)
+                logger.error(
+                    "on_send of interceptor %r returned %s, not a ProducerRecord", each, type(made).__name__
+                )
         return record
 
     def telling(self, on_delivery: OnDelivery | None) -> OnDelivery:
-        """A callback that tells the chain, and then whoever sent the record."""
+        """A callback that calls the chain first, then the caller's own callback."""
 
         def tell(metadata: RecordMetadata, error: KafkaError | None) -> None:
             self._acknowledged(metadata, error)
@@ -58,7 +61,7 @@ class Interceptors:
         return tell
 
     def failed(self, record: ProducerRecord, error: Exception) -> None:
-        """A record was not queued."""
+        """A record was not appended to the accumulator."""
         partition = -1 if record.partition is None else record.partition
         self._acknowledged(RecordMetadata(record.topic, partition, -1, -1), error)
 

@@ -1,6 +1,6 @@
-"""What a producer counts, once a batch or a request and never once a record, and how it tells it.
+"""The metrics of a producer, counted once per batch or request and never per record.
 
-`Counts` is filled by the accumulator and the sender, on the client's thread; `ProducerMetrics` is what `metrics()` gives out.
+The accumulator and the sender fill `Counts`, on the client's thread. `metrics()` returns `ProducerMetrics`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ProducerMetrics:
-    """What a producer has done since it was made. `str()` of it is a table.
+    """The counters and averages of a producer since it was created. `str()` is a table.
 
-    `records_sent` are acknowledged, `records_failed` are not and will not be. `batch_fill_avg` is the part of `batch_size` that
-    batches had when they left; `queue_time_avg_ms` is from the first record of a batch until it first left; `request_latency_*`
-    is from a request until its answer. `throttle_time_ms` is how long brokers asked to be left alone, in all.
+    - `records_sent`: acknowledged records. `records_failed`: records that failed for good.
+    - `batch_fill_avg`: the share of `batch_size` that a batch had when it was first sent.
+    - `queue_time_*`: from the first record of a batch until the batch was first sent.
+    - `request_latency_*`: from a request until its response.
+    - `throttle_time_ms`: the total time that brokers asked the producer to wait.
     """
 
     records_sent: int = 0
@@ -51,7 +53,7 @@ class ProducerMetrics:
 
 
 class Counts:
-    """The running sums."""
+    """Running sums."""
 
     __slots__ = (
         "answers", "batches_failed", "batches_sent", "bytes_left", "bytes_sent", "first_departures", "latency_max_ms", "latency_ms",
@@ -68,7 +70,7 @@ class Counts:
         self.throttled_ms = 0.0
 
     def left(self, batch: ProducerBatch) -> None:
-        """A batch leaves in a request."""
+        """A batch is sent in a request."""
         if batch.attempts:
             self.retries += 1
             return

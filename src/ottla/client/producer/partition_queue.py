@@ -1,21 +1,22 @@
-"""The batches of one partition: which wait, which are on their way, and the sequence numbers that keep them in order.
+"""The batches of one partition: buffered ones, in-flight ones, and the sequence numbers that keep them in
+order.
 
-Pure, and handed the time; the accumulator calls it under its lock. A batch that was taken is on its way until it is
-resolved or put back. The rules that keep records in order and each of them once:
+Pure: the caller passes the time. The accumulator calls it under its lock. A drained batch is in flight until
+it is resolved or put back. These rules keep records in order and write each of them once:
 
-1.  Batches leave in the order in which they were made. One that comes back goes before all that came later, and leaves
-    again only when nothing of its partition is on its way.
-2.  With idempotence a batch gets its sequence number when it first leaves, and keeps it when it is sent again: a broker
-    takes it in its turn, or knows it already. What was sent behind one that failed is refused as out of order, comes back
-    and follows it. Without idempotence what was sent behind has been taken by then: a retry may reorder, unless
-    `max_in_flight_requests_per_connection` is 1.
-3.  A batch that fails for good leaves a gap in the sequence, so the partition goes on under the next epoch of its producer id, from
-    0 (nobody else has the id, so that no broker need be asked). What is still on its way under the epoch before is resolved first;
-    if it is refused for the gap, it gets a new number. A transactional producer's epoch is its coordinator's: there a gap ends the
-    transaction.
-4.  The first batch under an epoch travels alone, when all under the epoch before is resolved: a broker that knows nothing of a
-    producer takes any number to begin with, so a second batch could go in before the first.
-5.  All that is on its way is on its way to one broker, or two leaders would take parts of it in their own time.
+1.  Batches are sent in the order of their creation. A batch that is put back goes before all later ones, and
+    is sent again only when no batch of its partition is in flight.
+2.  With idempotence a batch gets its sequence number when it is first sent, and keeps it in retries. A broker
+    accepts it in its turn, or recognizes a duplicate. Batches behind a failed one are refused as out of
+    order, are put back and follow it. Without idempotence they may be written already: a retry can reorder
+    records, unless `max_in_flight_requests_per_connection` is 1.
+3.  A batch that fails for good leaves a gap in the sequence. The partition continues under the next epoch of
+    the producer id, from 0; no other producer has the id, so no broker needs to be asked. In-flight batches
+    of the previous epoch are resolved first; one that is refused for the gap gets a new number. The epoch of
+    a transactional producer belongs to its coordinator: there a gap ends the transaction.
+4.  The first batch of an epoch is sent alone, when all batches of the previous epoch are resolved. A broker
+    without state of the producer accepts any first number, so a second batch could be written before it.
+5.  All in-flight batches of a partition go to the same broker. Two leaders would write them independently.
 """
 
 from __future__ import annotations
@@ -30,11 +31,12 @@ from ottla.model.errors import ErrorCode
 
 SEQUENCE_MASK = 0x7FFFFFFF
 EPOCH_MAX = 0x7FFF
-#: A batch that is not full follows others of its partition after this time, though it need not linger: waiting for company costs nothing
-#: while the one before is on its way, but on a slow network it would cost a round trip. Kafka's own default for lingering.
+#: A batch that is not full is sent after this time behind another batch of its partition, even with
+#: linger_ms=0. Waiting costs nothing while the earlier batch is in flight, but on a slow network it would
+#: cost a round trip. 5 ms is Kafka's default linger.ms.
 COMPANY_MS = 5.0
 
-#: The broker's idea of the sequence differs from ours.
+#: The sequence state of the broker differs from the producer's.
 SEQUENCE_LOST = frozenset(
     {
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -45,7 +47,7 @@ SEQUENCE_LOST = frozenset(
 
 
 class Verdict(Enum):
-    """What becomes of a batch that was not taken."""
+    """What to do with a batch that was not acknowledged."""
 
     AGAIN = "again"
     AGAIN_WITH_A_NEW_NUMBER = "again with a new number"
@@ -60,7 +62,7 @@ class PartitionQueue:
         self.waiting: deque[ProducerBatch] = deque()
         self.on_way: list[ProducerBatch] = []
         self.node = -1
-        # The producer id and epoch as they were given, and as this partition uses them now.
+        # The producer id and epoch as assigned, and as this partition uses them.
         self.base: ProducerId | None = None
         self.identity: ProducerId | None = None
         self.next_sequence = 0
@@ -75,7 +77,7 @@ class PartitionQueue:
         in_flight_max: int,
         producer: ProducerId | None,
     ) -> float | None:
-        """When the first batch that waits may leave; None if an answer must come before."""
+        """The time at which the first buffered batch may be sent; None if a response must come first."""
         batch = self.waiting[0]
         on_way = self.on_way
         if on_way:
@@ -104,7 +106,7 @@ class PartitionQueue:
         return batch
 
     def verdict(self, batch: ProducerBatch, error: KafkaError, *, bumps: bool) -> Verdict:
-        """Whether sending again may help, and how; time and the number of attempts are the accumulator's."""
+        """Whether and how to retry. The accumulator checks the time and the number of attempts."""
         if batch.sequence < 0 or error.code not in SEQUENCE_LOST:
             return Verdict.AGAIN if error.retriable else Verdict.FAILED
         if self._earlier(batch):
@@ -113,12 +115,12 @@ class PartitionQueue:
             return Verdict.FAILED
         if batch.producer != self.identity:
             return Verdict.AGAIN_WITH_A_NEW_NUMBER
-        # The broker has forgotten the producer. Of a batch that left but once it has certainly nothing.
+        # The broker has no state of the producer. It cannot have written a batch that was sent only once.
         forgotten = error.code != ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and not batch.attempts
         return Verdict.AGAIN_WITH_A_NEW_NUMBER if forgotten else Verdict.FAILED
 
     def _earlier(self, batch: ProducerBatch) -> bool:
-        """Whether a batch with lower numbers of the same epoch is still to be resolved."""
+        """Whether a batch with a lower sequence number of the same epoch is not resolved."""
         return any(
             other.order < batch.order and other.producer == batch.producer
             for others in (self.on_way, self.waiting)
@@ -126,7 +128,7 @@ class PartitionQueue:
         )
 
     def put_back(self, batches: list[ProducerBatch], error: KafkaError, not_before_ms: float) -> None:
-        """They leave again, before all that is later; several are the parts of one that was cut."""
+        """Put batches back in front of all later ones. Several batches are parts of a split one."""
         for batch in batches:
             batch.attempts += 1
             batch.last_error = error
@@ -140,7 +142,7 @@ class PartitionQueue:
             self.waiting.insert(at, batch)
 
     def renumber(self, batch: ProducerBatch) -> None:
-        """Forget the number of a batch that no broker has taken."""
+        """Remove the sequence number of a batch that no broker has written."""
         batch.sequence, batch.producer, batch.encoded = -1, None, None
 
     def resolved(self, batch: ProducerBatch) -> None:
@@ -152,7 +154,9 @@ class PartitionQueue:
             self.proven = True
 
     def lost(self, batch: ProducerBatch) -> bool:
-        """A batch failed for good: go on under the next epoch. False if the producer id has no more of them."""
+        """A batch failed for good: continue under the next epoch. False if the producer id has no epochs
+        left.
+        """
         if batch.sequence < 0 or batch.producer != self.identity or self.identity is None:
             return True
         producer_id, epoch = self.identity

@@ -1,8 +1,9 @@
-"""Which partition a record goes to: the one that was asked for, the one of its key, or the next in turn.
+"""The partition of a record: the given one, the one of its key, or the choice of a partitioner.
 
-Keys go where every Kafka client sends them (murmur2). Records without one are spread: `sticky` fills one partition's batch and then goes
-on to the next (KIP-480), `round_robin` changes with each record, both from a random start. A callable decides for
-all records that name no partition. Partitions without a leader are passed over while others have one. Called by `send`, in any thread.
+Keys map to the same partition as in every Kafka client (murmur2). For records without a key, `sticky` fills a
+batch of one partition before it goes to the next (KIP-480), and `round_robin` changes the partition with
+every record. Both start at random. A callable decides for all records without a partition. Partitions without
+a leader are skipped while others have one. `send` calls it in any thread.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ Partitioner: TypeAlias = Callable[[str, Any, bytes | None, Any, tuple[int, ...]]
 
 
 class Spread(Protocol):
-    """Where a record without a key goes."""
+    """Chooses the partition of records without a key."""
 
     def current(self, topic: str, partitions: Mapping[int, PartitionInfo]) -> int:
-        """The partition that the next record should join."""
+        """The partition for the next record."""
 
     def moved(self, topic: str, partition: int, partitions: Mapping[int, PartitionInfo]) -> int:
-        """The one it goes to, since that one had no batch with room for it."""
+        """The partition for a record that does not fit into the current batch."""
 
 
 class Sticky:
@@ -63,7 +64,7 @@ class RoundRobin:
 
 
 def with_leader(turn: int, partitions: Mapping[int, PartitionInfo]) -> int:
-    """The partition whose turn it is, or the next one that has a leader."""
+    """The partition of this turn, or the next one that has a leader."""
     count = len(partitions)
     for step in range(count):
         choice = (turn + step) % count
@@ -77,7 +78,7 @@ def spread_of(name: PartitionerName | Partitioner) -> Spread:
 
 
 def checked(topic: str, partition: Any, partitions: Mapping[int, PartitionInfo]) -> int:
-    """A partition that somebody chose, if the topic has it."""
+    """Return a partition that the caller chose, if the topic has it."""
     if partition not in partitions:
         raise TopicNotFound(
             f"topic {topic!r} has partitions 0 to {len(partitions) - 1}, not {partition}",

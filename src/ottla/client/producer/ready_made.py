@@ -1,9 +1,10 @@
-"""Record batches that somebody else has encoded: they leave as they are, with this producer's numbers in their headers.
+"""Record batches that are already encoded: they are sent as they are, with this producer's fields in their
+headers.
 
-What writes many records at once (a Spark task, a program that copies topics) has whole batches, perhaps compressed and perhaps from another
-process. To take them apart and put each record through `send` would cost a hundred times more than the 61 bytes that change: producer
-id, epoch, sequence, the transactional bit, and the CRC over the rest. A `ReadyMade` stands in a `Batch` where its gathered records would, so
-that order, retries, numbers and transactions are those of every batch.
+A Spark task or a program that copies topics has whole batches, possibly compressed. Decoding them and calling
+`send` for each record would cost a hundred times more than rewriting the 61 bytes of the header: producer id,
+epoch, sequence, transactional bit and CRC. A `ReadyMade` takes the place of the records in a `ProducerBatch`,
+so order, retries, sequence numbers and transactions work as for every batch.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ottla.records.record import Record, decode_batch, read_header
 
 
 class ReadyMade(Gathered):
-    """One batch as its bytes. It must be whole; its own offsets and producer do not count."""
+    """One encoded batch. It must be complete; its offsets and producer id are ignored."""
 
     __slots__ = ("_count", "_encoded", "_timestamp_ms")
 
@@ -27,7 +28,7 @@ class ReadyMade(Gathered):
         super().__init__()
         header = read_header(encoded, check_crc=False)
         if header[5] & CONTROL_BIT:
-            raise ValueError("a control batch is the broker's to write")
+            raise ValueError("a control batch cannot be sent: only brokers write control batches")
         self._encoded: bytes | memoryview = encoded
         self._timestamp_ms = header[7]
         self._count = header[-1]
@@ -41,7 +42,7 @@ class ReadyMade(Gathered):
         self._encoded = b""
 
     def timestamp_of(self, index: int) -> int:
-        """Of all of them the first one's: the records are not looked into."""
+        """The first timestamp, for every record: the records are not decoded."""
         return self._timestamp_ms
 
     def timestamps(self) -> list[int]:
@@ -59,7 +60,7 @@ class ReadyMade(Gathered):
         base_sequence: int = -1,
         transactional: bool = False,
     ) -> bytes:
-        """The same records under this producer; they stay compressed as they are, whatever `codec` says."""
+        """The batch with this producer's fields. It stays compressed as it is, whatever `codec` says."""
         encoded = memoryview(self._encoded)
         offset, length, epoch, magic, _, attributes, delta, first_ms, last_ms, _, _, _, count = (
             HEADER.unpack_from(encoded)

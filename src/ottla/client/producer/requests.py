@@ -1,7 +1,6 @@
-"""Produce requests: batches encoded and written to their leader, and settled by its answer.
+"""Produce requests: encode batches, send them to their leader, and finish them by the response.
 
-The sender hands over batches that may leave; from then on each ends in the accumulator's `finish` or `fail`, whatever comes back.
-Runs on the client's event loop.
+Every batch from the sender ends in the accumulator's `finish` or `fail`. Runs on the client's event loop.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from ottla.client.errors import KafkaError, refused
 from ottla.client.metadata import TopicPartition
 from ottla.client.producer.accumulator import Accumulator
 from ottla.client.producer.batches import ProducerBatch
-from ottla.client.producer.settings import COMPRESSIONS, Producing
+from ottla.client.producer.settings import COMPRESSIONS, ProducerConfig
 from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
 
@@ -27,9 +26,9 @@ if TYPE_CHECKING:
 
 #: The last version that names topics; later ones carry ids.
 PRODUCE_BY_NAME = 12
-#: The last version that wants partitions to be announced to the coordinator (KIP-890).
+#: The last version that needs AddPartitionsToTxn first (KIP-890).
 PRODUCE_ANNOUNCED = 11
-#: The end of the transaction before is written within moments: try again soon.
+#: The markers of the previous transaction are written soon: retry early.
 CONCURRENT_BACKOFF_MS = 20
 
 logger = logging.getLogger(__name__)
@@ -40,7 +39,7 @@ def now_ms() -> float:
 
 
 class Link:
-    """What the sender keeps of a broker: how many requests it has to answer, and until when it is left alone."""
+    """The sender's state of a broker: requests in flight, and the time until which it is throttled."""
 
     __slots__ = ("failures", "in_flight", "not_before_ms", "opening")
 
@@ -52,12 +51,12 @@ class Link:
 
 
 class ProduceRequests:
-    """`woken` is set whenever the sender should look again."""
+    """Sends batches. `woken` is set whenever the sender should run again."""
 
     def __init__(
         self,
         cluster: Cluster,
-        settings: Producing,
+        settings: ProducerConfig,
         accumulator: Accumulator,
         transactions: Transactions | None,
         woken: asyncio.Event,
@@ -72,7 +71,7 @@ class ProduceRequests:
         self._woken = woken
 
     def send(self, connection: BrokerConnection, link: Link, batches: list[ProducerBatch]) -> None:
-        """Write one request with these batches, each of another partition."""
+        """Send one request with these batches, each of a different partition."""
         topics: dict[str, list[dict[str, Any]]] = {}
         sent = []
         for batch in batches:
@@ -118,7 +117,7 @@ class ProduceRequests:
             self._failed(sent, error)
             return
         link.in_flight += 1
-        # By the ids that were sent: what the metadata says by then may be another topic of the name, or nothing.
+        # Use the ids of the request: the metadata may have another topic of that name by now, or none.
         names = {topic_id: topic for topic, topic_id in ids.items() if topic_id}
         answer.add_done_callback(partial(self._answered, connection.address, link, sent, names, now_ms()))
 
@@ -154,8 +153,8 @@ class ProduceRequests:
         except KafkaError as error:
             self._failed(batches, error)
         except Exception as error:
-            # Whatever it is, nobody shall wait for it.
-            logger.exception("an answer of %s could not be read", broker)
+            # Fail the batches whatever the error is, so that no future waits.
+            logger.exception("a Produce response of %s could not be read", broker)
             failure = KafkaError(f"producing failed: {error!r}", broker=broker)
             failure.__cause__ = error
             self._failed(batches, failure)
@@ -185,7 +184,7 @@ class ProduceRequests:
                 if batch is not None:
                     self._settle(batch, part, broker)
         for batch in waiting.values():
-            # The broker left it out: whether it has it is unknown.
+            # The response does not mention the batch: the broker may have written it.
             topic, partition = batch.tp
             self._failed(
                 [batch],
@@ -214,7 +213,7 @@ class ProduceRequests:
             for row in getattr(part, "record_errors", ()) or ()
         }
         if guilty and len(batch.records) > 1:
-            # KIP-467: the others failed only for the company they were in.
+            # KIP-467: the other records failed only because they are in the same batch.
             rest = refusal(message=f"{message or ''} (another record of the batch was refused)".strip())
             self._accumulator.finish(batch, rest, record_errors=guilty)
         elif guilty:

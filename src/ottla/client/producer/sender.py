@@ -1,9 +1,9 @@
-"""The sender: one task that asks the accumulator what may leave, and hands it over by leader.
+"""The sender: one task that drains the accumulator and hands the batches to `requests.py`, by leader.
 
-`requests.py` writes and settles it. The sender makes a task only to connect or to ask for a
-producer id, so that an await never holds up other brokers. A broker gets `max_in_flight_requests_per_connection` requests at a time,
-nothing while it is not connected (batches stay where they are and expire in their time), and nothing for as long as it asked to be
-left alone (`throttle_time_ms`). Everything here runs on the client's event loop; `wake` may be called from any thread.
+It creates a task only to connect or to get a producer id, so no broker waits for another one. A broker gets
+up to `max_in_flight_requests_per_connection` requests, none while it is not connected (its batches stay in
+the accumulator and can expire), and none during its `throttle_time_ms`. Everything here runs on the client's
+event loop; any thread may call `wake`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ottla.client.producer.accumulator import Accumulator, Drained
 from ottla.client.producer.batches import ProducerBatch, ProducerId, future_of
 from ottla.client.producer.identity import Identity
 from ottla.client.producer.requests import Link, ProduceRequests, now_ms
-from ottla.client.producer.settings import Producing
+from ottla.client.producer.settings import ProducerConfig
 from ottla.model.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 UNSENT_WAIT_MS = 5
 
-#: How long a thread lets the sender have its turn, at most: as long as the interpreter lets a thread run.
+#: The longest time a sending thread waits for the sender: the interpreter's thread switch interval.
 LOOK_S_MAX = 0.005
 
 logger = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class Sender:
     def __init__(
         self,
         cluster: Cluster,
-        settings: Producing,
+        settings: ProducerConfig,
         accumulator: Accumulator,
         transactions: Transactions | None,
     ) -> None:
@@ -67,24 +67,26 @@ class Sender:
         self._task.add_done_callback(self._ended)
 
     def wake(self) -> None:
-        """Make the sender look, from any thread; calls before it has looked cost nothing."""
+        """Wake the sender, from any thread. Further calls before it runs cost nothing."""
         if self._waking or self._loop is None:
             return
         try:
             self._waking = True
             self._loop.call_soon_threadsafe(self._woken.set)
         except BaseException as error:
-            # The loop ended with the client; or a signal raised here, and nobody else would wake the sender for this batch.
+            # The loop has ended with the client; or a signal handler raised, and no other call would wake the
+            # sender.
             self._waking = False
             if not isinstance(error, RuntimeError):
                 self._loop.call_soon_threadsafe(self._woken.set)
                 raise
 
-    def let_look(self) -> None:
-        """Wake the sender and wait, in another thread, until it has looked; not for what it sends.
+    def wake_and_wait(self) -> None:
+        """Wake the sender and wait until it has drained the accumulator, but not for its requests.
 
-        A thread that sends without pause holds the interpreter for as long as it may, and the sender gets it for moments only: records
-        would pile up until `buffer_memory` is full. To wait for it costs nothing, as its work has to be done anyway.
+        A thread that sends without a pause keeps the interpreter lock almost always. The sender would starve,
+        and records would fill `buffer_memory`. The wait costs nothing, because the sender's work has to be
+        done anyway.
         """
         self._looked.clear()
         self.wake()
@@ -101,26 +103,26 @@ class Sender:
         return sum(link.in_flight for link in self._links.values())
 
     async def flush(self) -> None:
-        """Wait until everything that was queued before is acknowledged or has failed."""
+        """Wait until every record that was buffered before is acknowledged or has failed."""
         batches = self._accumulator.begin_flush()
         try:
             self._woken.set()
             for batch in batches:
-                # Whoever holds the future of the record hears of its error.
+                # The future of the record raises its error.
                 with contextlib.suppress(KafkaError):
                     await future_of(batch, 0)
         finally:
             self._accumulator.end_flush()
 
     async def close(self, timeout_s: float | None) -> None:
-        """Send what is queued, for at most so long, then fail the rest."""
+        """Send the buffered records within the timeout, then fail the rest."""
         self._closing = True
         self._woken.set()
         try:
             if self._task is not None:
                 await self._let_leave(self._task, timeout_s)
         finally:
-            # Whoever gives up closing leaves nobody waiting either.
+            # A cancelled close leaves no future waiting.
             self._fail_the_rest()
             tasks = [self._task, self._own_id.asking, *(link.opening for link in self._links.values())]
             running = [task for task in tasks if task is not None]
@@ -133,7 +135,7 @@ class Sender:
             self._settings.request_timeout_ms / 1000 if timeout_s is None else timeout_s
         )
         await asyncio.wait([task], timeout=timeout_s)
-        # Records that nobody acknowledges are done when they are written; those that are not out yet would be lost.
+        # With acks=0 records are done when they are written to the socket: wait until they are.
         while self._unsent_bytes() and time.monotonic() < deadline_s:  # noqa: ASYNC110  # no transport tells
             await asyncio.sleep(UNSENT_WAIT_MS / 1000)
 
@@ -149,12 +151,12 @@ class Sender:
             )
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """A sender that died of a fault of its own leaves nobody waiting."""
+        """Fail all batches if the sender task itself failed, so that no future waits."""
         error = None if task.cancelled() else task.exception()
         if error is None:
             return
-        logger.error("the sender ended", exc_info=error)
-        failure = KafkaError(f"the producer's sender ended: {error!r}", advice="Make a new producer")
+        logger.error("the sender task failed", exc_info=error)
+        failure = KafkaError(f"the producer's sender task failed: {error!r}", advice="Create a new producer")
         failure.__cause__ = error
         self._accumulator.close()
         for batch in self._accumulator.outstanding():
@@ -177,7 +179,7 @@ class Sender:
                 await self._woken.wait()
                 continue
             if wait_ms <= 0:
-                # Others have their turn before the next request.
+                # Let other tasks run before the next request.
                 await asyncio.sleep(0)
                 continue
             timer = loop.call_later(wait_ms / 1000, self._woken.set)
@@ -185,7 +187,7 @@ class Sender:
             timer.cancel()
 
     def _step(self, now: float) -> float | None:
-        """Send what may leave; how long until something else is due."""
+        """Send the batches that may be sent. Return the milliseconds until the next step."""
         waits = []
         producer: ProducerId | None = None
         if self._transactions is not None:
@@ -227,7 +229,7 @@ class Sender:
         return waits
 
     def _explain_leaderless(self, batches: list[ProducerBatch]) -> None:
-        """Whoever expires for want of a leader shall say whether the topic is still there."""
+        """Record whether the topic still exists, for the error of batches that expire without a leader."""
         metadata = self._cluster.metadata
         for batch in batches:
             code = metadata.errors.get(batch.tp.topic, ErrorCode.LEADER_NOT_AVAILABLE)
@@ -262,7 +264,7 @@ class Sender:
         if connection is None:
             return False
         if connection.unsent_bytes > self._settings.max_request_size:
-            # Without acknowledgements nothing else bounds what a slow broker has coming.
+            # Without acknowledgements nothing else limits the bytes that a slow broker has to read.
             link.not_before_ms = now + UNSENT_WAIT_MS
             return False
         return True
@@ -274,7 +276,9 @@ class Sender:
         node: Node | None = self._cluster.metadata.nodes.get(node_id)
         try:
             if node is None:
-                raise refused(ErrorCode.LEADER_NOT_AVAILABLE, f"broker {node_id} is not known any more")
+                raise refused(
+                    ErrorCode.LEADER_NOT_AVAILABLE, f"broker {node_id} is no longer in the metadata"
+                )
             await self._cluster.connection(node)
             link.failures = 0
         except KafkaError as error:

@@ -1,4 +1,4 @@
-"""The settings of producers: Kafka's names with underscores, their defaults, and the checks on them."""
+"""The producer settings: Kafka's names with underscores, their defaults and their checks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ottla.client.errors import SettingError
 from ottla.client.serialization import Name, Serializer, serializer_of
-from ottla.client.settings import Client, ClientSettings
+from ottla.client.settings import ClientConfig, ClientSettings
 
 if TYPE_CHECKING:
     from ottla.client.interception import Interceptor
@@ -21,15 +21,15 @@ PartitionerName = Literal["sticky", "round_robin"]
 COMPRESSIONS: tuple[Compression, ...] = ("none", "gzip", "snappy", "lz4", "zstd")
 PARTITIONERS: tuple[PartitionerName, ...] = ("sticky", "round_robin")
 RETRIES_MAX = (1 << 31) - 1
-#: A broker remembers so many batches of a producer, to know one that comes again (KIP-98).
+#: A broker remembers the last five batches of a producer, to recognize duplicates (KIP-98).
 IN_FLIGHT_IDEMPOTENT_MAX = 5
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Producing(Client):
+class ProducerConfig(ClientConfig):
     acks: Acks = "all"
-    # Records wait only while an earlier batch of their partition is on its way, so that a larger batch costs no
-    # latency; Kafka's 16 KiB would only make more requests.
+    # Records wait only while an earlier batch of their partition is in flight, so larger batches cost no
+    # latency. Kafka's 16 KiB would only mean more requests.
     batch_size: int = 262_144
     buffer_memory: int = 33_554_432
     compression_type: Compression = "none"
@@ -48,7 +48,7 @@ class Producing(Client):
     value_serializer: Name | Serializer | None = None
 
     def __post_init__(self) -> None:
-        Client.__post_init__(self)
+        ClientConfig.__post_init__(self)
         if str(self.acks) not in ("all", "-1", "0", "1"):
             raise SettingError(f"acks must be 'all', 1 or 0, not {self.acks!r}")
         if self.compression_type not in COMPRESSIONS:
@@ -63,7 +63,8 @@ class Producing(Client):
                 raise SettingError(f"{name} must be a whole number of {lowest} or more, not {value!r}")
         if self.idempotent and self.max_in_flight_requests_per_connection > IN_FLIGHT_IDEMPOTENT_MAX:
             raise SettingError(
-                f"max_in_flight_requests_per_connection must be 1 to {IN_FLIGHT_IDEMPOTENT_MAX} with enable_idempotence"
+                f"max_in_flight_requests_per_connection must be 1 to {IN_FLIGHT_IDEMPOTENT_MAX} "
+                "with enable_idempotence"
             )
         if self.partitioner not in PARTITIONERS and not callable(self.partitioner):
             raise SettingError(
@@ -81,7 +82,7 @@ class Producing(Client):
         if name is None:
             return
         if not isinstance(name, str) or not name:
-            raise SettingError(f"transactional_id must be a name, not {name!r}")
+            raise SettingError(f"transactional_id must be a string that is not empty, not {name!r}")
         if not self.idempotent:
             raise SettingError("transactional_id needs acks='all' and enable_idempotence")
         if not self.transaction_timeout_ms:

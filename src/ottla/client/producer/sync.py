@@ -1,7 +1,7 @@
-"""The blocking face of the producer, `ottla.Producer`.
+"""The blocking producer, `ottla.Producer`.
 
-What is hot stays in the caller's thread: `send` appends to the accumulator without visiting the event loop. Any number of
-threads may share one.
+The hot path stays in the caller's thread: `send` appends to the accumulator without a switch to the event
+loop.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Unpack
 
 from ottla.client.errors import KafkaError
-from ottla.client.loop_thread import Blocking
+from ottla.client.loop_thread import BlockingClient
 from ottla.client.metadata import GroupMetadata, OffsetAndMetadata, TopicPartition
 from ottla.client.producer.accumulator import buffer_full
 from ottla.client.producer.batches import Headers, OnDelivery, RecordMetadata, SendFuture
@@ -25,18 +25,36 @@ from ottla.client.producer.settings import ProducerSettings
 
 __all__ = ["Producer", "RecordMetadata"]
 
-#: How long a program that ends without `close()` waits for the records that it left.
+#: How long a program that ends without `close()` waits for its buffered records.
 EXIT_S_MAX = 5.0
 
 logger = logging.getLogger(__name__)
 
 
-class Producer(Blocking):
-    """Sends records. Settings are Kafka's, with underscores: `Producer("127.0.0.1:9092", linger_ms=5)`.
+class Producer(BlockingClient):
+    """A producer for threads: it sends records to a cluster.
 
-    The first broker must be reachable; brokers that go away later are retried until `delivery_timeout_ms`. With a `transactional_id`
-    older producers of the same name are fenced from now on. Any number of threads may share one producer; a child of a fork
-    may not use its parent's.
+    One producer may be shared by any number of threads. A background thread sends the batches. The
+    constructor connects. A forked child cannot use its parent's producer. Brokers that fail later are retried
+    until `delivery_timeout_ms`.
+
+    Args:
+        bootstrap_servers: `host:port` of one or more brokers, as a string with commas or a sequence.
+        settings: Kafka's producer settings with underscores, for example `linger_ms=5`. The defaults are in
+            `ottla.client.producer.settings.ProducerConfig`; docs/sdk.md explains the ones worth tuning.
+
+    Raises:
+        SettingError: A setting has an unknown name or an invalid value.
+        BrokerUnreachable: No bootstrap server can be reached.
+        AuthenticationFailed: The broker refuses the credentials, or TLS fails.
+        ProducerFenced: A newer producer uses the same `transactional_id`.
+
+    Example:
+        >>> import ottla
+        >>> with ottla.Producer(broker.address, linger_ms=5) as producer:
+        ...     sent = producer.send("payments", b"12 EUR", key=b"alice")
+        ...     print(sent.result(timeout=10).offset)
+        0
     """
 
     _core: AsyncProducer
@@ -55,94 +73,258 @@ class Producer(Blocking):
         timestamp_ms: int | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> SendFuture:
-        """Queue a record and return at once; `.result()` of what comes back tells its offset.
+        """Put a record into the buffer and return at once.
 
-        Keys and values are bytes, unless `key_serializer` and `value_serializer` make bytes of them. A record goes to its
-        `partition`, else to the one of its key, else to the next in turn. `on_delivery(metadata, error)` is called when the record is
-        acknowledged or has failed, on the producer's own thread: it must not block. Waits up to `max_block_ms`
-        for a topic that is not known yet and for room in the buffer.
+        The record goes to `partition`, else to the partition of its key, else to the partitioner's choice.
+        The call waits up to `max_block_ms` for the topic's metadata and for free `buffer_memory`.
+
+        Args:
+            topic: Name of the topic. A broker with `auto.create.topics.enable` creates a missing topic.
+            value: Bytes, or an object for `value_serializer`. None is a tombstone.
+            key: Bytes, or an object for `key_serializer`. Default: no key.
+            partition: Number of the partition. Default: the key or the partitioner decides.
+            headers: Pairs of a name and bytes, or a mapping. Default: none.
+            timestamp_ms: Milliseconds since 1970 UTC. Default: the time of the call.
+            on_delivery: Called as `on_delivery(metadata, error)` after the acknowledgement or the failure. It
+                runs on the producer's thread and must not block. Default: None.
+
+        Returns:
+            A future: `result(timeout)` waits for the acknowledgement and returns the `RecordMetadata`.
+
+        Raises:
+            MessageTooLarge: The record is larger than `max_request_size`.
+            SerializationError: A serializer fails.
+            BufferFull: `buffer_memory` stays full for `max_block_ms`.
+            TopicNotFound: The topic or the partition does not exist.
+            RequestTimedOut: No broker returns the topic's metadata within `max_block_ms`.
+            TransactionMisused: The producer has a `transactional_id` and no transaction is open.
+            ClientClosed: The producer is closed.
+            TypeError: Key or value are not bytes, and there is no serializer.
+
+        Example:
+            >>> producer.send("orders", b"a fourth order", key=b"alice").result(timeout=10).offset
+            3
         """
         core = self._core
-        sent = core.try_send(topic, value, key, partition, headers, timestamp_ms, on_delivery)
+        sent = core._try_send(topic, value, key, partition, headers, timestamp_ms, on_delivery)
         if type(sent) is not SendFuture:
             return self._send_later(sent)
-        if not sent.index and core.piles_up:
-            core.let_sender_look()
+        if not sent.index and core._sender_is_due:
+            core._yield_to_sender()
         return sent
 
     def _send_later(self, blocked: SendFuture | Blocked) -> SendFuture:
         core, thread = self._core, self._thread
-        block_s = core.settings.max_block_ms / 1000
+        block_s = core._settings.max_block_ms / 1000
         deadline_s = time.monotonic() + block_s
         while not isinstance(blocked, SendFuture):
             try:
                 left_s = max(deadline_s - time.monotonic(), 0)
                 if not blocked.size_bytes:
-                    thread.run(core.find_topic(blocked.topic, left_s))
-                elif thread.is_current or not core.accumulator.wait_for_room(blocked.size_bytes, left_s):
-                    # A callback runs on the thread that makes room: it would wait for itself.
+                    thread.run(core._find_topic(blocked.topic, left_s))
+                elif thread.is_current or not core._accumulator.wait_for_room(blocked.size_bytes, left_s):
+                    # A callback runs on the thread that frees memory: it would wait for itself.
                     raise buffer_full(0 if thread.is_current else block_s)
                 blocked = blocked.again()
             except Exception as error:
                 assert not isinstance(blocked, SendFuture)
-                core.not_queued(blocked, error)
+                core._report_unsent(blocked, error)
                 raise
         return blocked
 
     def send_batch(self, topic: str, partition: int, batch: bytes | memoryview) -> SendFuture:
-        """Queue a record batch (magic 2) that is encoded already and return at once; the future is of its first record.
+        """Put an encoded record batch (magic 2) into the buffer, as it is.
 
-        It gets this producer's numbers and is sent as it is otherwise: its records see no serializer, interceptor or partitioner.
+        The producer writes its own producer id, epoch and sequence into the header. Serializers, interceptors
+        and the partitioner do not see the records.
+
+        Args:
+            topic: Name of the topic.
+            partition: Number of the partition.
+            batch: The bytes of one record batch.
+
+        Returns:
+            The future of the first record.
+
+        Raises:
+            MessageTooLarge: The batch is larger than `max_request_size`.
+            BufferFull: `buffer_memory` stays full for `max_block_ms`.
+            TopicNotFound: The topic or the partition does not exist.
+            ClientClosed: The producer is closed.
+
+        Example:
+            >>> from ottla.records.record import Record, encode_batch
+            >>> batch = encode_batch([Record(0, 1_700_000_000_000, None, b"value", ())])
+            >>> producer.send_batch("orders", 0, batch).result(timeout=10).offset
+            3
         """
-        sent = self._core.try_send_batch(topic, partition, batch)
+        sent = self._core._try_send_batch(topic, partition, batch)
         return sent if isinstance(sent, SendFuture) else self._send_later(sent)
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait (seconds) until everything sent before is acknowledged or has failed; `TimeoutError` if it takes longer."""
+        """Wait until every record that was sent before is acknowledged or has failed.
+
+        Args:
+            timeout: Seconds. Default: no limit.
+
+        Raises:
+            TimeoutError: Records are still outstanding after `timeout`.
+
+        Example:
+            >>> sent = producer.send("orders", b"value")
+            >>> producer.flush()
+            >>> sent.done()
+            True
+        """
         self._thread.run(self._core.flush(timeout))
 
     def partitions_for(self, topic: str, timeout: float | None = None) -> list[int]:
-        """The numbers of the topic's partitions, waiting (seconds, else `max_block_ms`) for a topic that is being made."""
+        """List the partitions of a topic.
+
+        Args:
+            topic: Name of the topic.
+            timeout: Seconds to wait for a topic that is being created. Default: `max_block_ms`.
+
+        Returns:
+            The partition numbers.
+
+        Raises:
+            TopicNotFound: The topic does not exist.
+            RequestTimedOut: No broker returns the topic's metadata in time.
+
+        Example:
+            >>> producer.partitions_for("orders")
+            [0]
+        """
         return self._thread.run(self._core.partitions_for(topic, timeout))
 
     def metrics(self) -> ProducerMetrics:
-        """What this producer has done so far; printed, it is a table."""
+        """Return the producer's counters and averages since it was created.
+
+        Returns:
+            The `ProducerMetrics`. `print()` shows them as a table.
+
+        Example:
+            >>> producer.send("orders", b"value").result(timeout=10).offset
+            3
+            >>> producer.metrics().records_sent
+            1
+        """
         return self._core.metrics()
 
     def renew(self) -> None:
-        """Take the transactional id back, between two transactions: as when the producer was made, whoever has used the id since is fenced.
+        """Initialize the transactional id again, between two transactions.
 
-        For those who share an id and take turns by other means; one who was fenced without knowing goes on.
+        Every other producer of the id is fenced, as by a new producer. A producer that was fenced can
+        continue after this call. Use it for producers that share an id and take turns.
+
+        Raises:
+            TransactionMisused: The producer has no `transactional_id`, or a transaction is open.
+
+        Example:
+            >>> with ottla.Producer(broker.address, transactional_id="billing-1") as producer:
+            ...     producer.renew()
         """
         self._thread.run(self._core.renew())
 
     def begin(self) -> None:
-        """Begin a transaction. What is sent from now on counts when it is committed, all of it or nothing."""
+        """Begin a transaction.
+
+        Records that are sent from here on are committed together or not at all.
+
+        Raises:
+            TransactionMisused: The producer has no `transactional_id`, or a transaction is open.
+            ProducerFenced: A newer producer uses the `transactional_id`.
+
+        Example:
+            >>> with ottla.Producer(broker.address, transactional_id="billing-1") as producer:
+            ...     producer.begin()
+            ...     sent = producer.send("orders", b"value")
+            ...     producer.commit()
+        """
         self._thread.run(self._core.begin())
 
     def commit(self) -> None:
-        """Wait for everything that was sent, then commit. When it returns, nothing undoes it.
+        """Wait for the acknowledgement of every record of the transaction, then commit it.
 
-        Raises `TransactionAbortable` if a part failed: `abort()` and try again. After a time-out call it again, to learn what became of it.
+        After `RequestTimedOut` call it again: the second call returns the outcome of the first.
+
+        Raises:
+            TransactionAbortable: A part of the transaction failed. Call `abort()`, then run the transaction
+                again.
+            ProducerFenced: A newer producer uses the `transactional_id`.
+            RequestTimedOut: The coordinator does not answer within `max_block_ms`.
+            TransactionMisused: No transaction is open.
+
+        Example:
+            >>> with ottla.Producer(broker.address, transactional_id="billing-1") as producer:
+            ...     producer.begin()
+            ...     sent = producer.send("orders", b"value")
+            ...     producer.commit()
+            >>> sent.done()
+            True
         """
         self._thread.run(self._core.commit())
 
     def abort(self) -> None:
-        """End the transaction so that none of it counts. What is not sent yet fails."""
+        """Abort the transaction: consumers with `read_committed` see none of its records.
+
+        Records that are still in the buffer fail.
+
+        Raises:
+            ProducerFenced: A newer producer uses the `transactional_id`.
+            RequestTimedOut: The coordinator does not answer within `max_block_ms`.
+            TransactionMisused: No transaction is open, or a commit is in progress.
+
+        Example:
+            >>> with ottla.Producer(broker.address, transactional_id="billing-1") as producer:
+            ...     producer.begin()
+            ...     sent = producer.send("orders", b"value")
+            ...     producer.abort()
+        """
         self._thread.run(self._core.abort())
 
     def send_offsets(
         self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata], group: str | GroupMetadata
     ) -> None:
-        """Make the offsets that a group has read up to (the next to read) a part of the transaction.
+        """Commit a group's offsets as a part of the transaction.
 
-        Give `consumer.group_metadata()` as the group: then a member that the group has gone on without is refused.
+        Args:
+            offsets: For each partition the next offset to read.
+            group: `consumer.group_metadata()`, so that a member outside the group is refused; or a group id.
+
+        Raises:
+            TransactionAbortable: The group refuses the offsets. Call `abort()`, then run the transaction
+                again.
+            ProducerFenced: A newer producer uses the `transactional_id`.
+            TransactionMisused: No transaction is open.
+
+        Example:
+            >>> with ottla.Producer(broker.address, transactional_id="billing-1") as producer:
+            ...     with producer.transaction():
+            ...         producer.send_offsets({ottla.TopicPartition("orders", 0): 3}, "billing")
+            >>> admin.group_offsets("billing")
+            {TopicPartition(topic='orders', partition=0): 3}
         """
         self._thread.run(self._core.send_offsets(offsets, group))
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """`with producer.transaction():` begins one, commits it at the end and aborts it on an exception."""
+        """Run a block in a transaction: commit at its end, abort if it raises.
+
+        Returns:
+            A context manager for `with`.
+
+        Raises:
+            TransactionAbortable: A part of the transaction failed; it is aborted.
+            ProducerFenced: A newer producer uses the `transactional_id`.
+            TransactionMisused: The producer has no `transactional_id`, or a transaction is open.
+
+        Example:
+            >>> with ottla.Producer(broker.address, transactional_id="billing-1") as producer:
+            ...     with producer.transaction():
+            ...         sent = producer.send("orders", b"value")
+        """
         self.begin()
         try:
             yield
@@ -150,12 +332,23 @@ class Producer(Blocking):
             with contextlib.suppress(KafkaError):
                 self.abort()
             raise
-        self._thread.run(self._core.commit_or_abort())
+        self._thread.run(self._core._commit_or_abort())
 
     def close(self, timeout: float | None = None) -> None:
-        """Send what is queued, for at most `timeout` seconds; records left over fail with `ClientClosed`.
+        """Send the buffered records, then disconnect. An open transaction is aborted.
 
-        A transaction that is open is aborted.
+        Records that are not acknowledged in time fail with `ClientClosed`. A second call does nothing.
+
+        Args:
+            timeout: Seconds to wait for acknowledgements. Default: until every record is acknowledged or has
+                failed.
+
+        Example:
+            >>> producer = ottla.Producer(broker.address)
+            >>> sent = producer.send("orders", b"value")
+            >>> producer.close(timeout=10)
+            >>> sent.done()
+            True
         """
         if self._closes():
             self._shut(self._core.close(timeout))
@@ -166,14 +359,14 @@ _open_producers: weakref.WeakSet[Producer] = weakref.WeakSet()
 
 @atexit.register
 def _send_what_is_left() -> None:
-    """The thread that sends is a daemon: without this, records of a program that forgot `close()` would be lost in silence."""
+    """Send the buffered records of a program that did not call `close()`: the sending thread is a daemon."""
     for producer in list(_open_producers):
-        # In a forked child it is none: there the parent sends them.
+        # In a forked child the core is not an AsyncProducer: the parent sends the records.
         core: object = producer._core
-        if producer._closed or not isinstance(core, AsyncProducer) or not core.accumulator.buffered_bytes:
+        if producer._closed or not isinstance(core, AsyncProducer) or not core._accumulator.buffered_bytes:
             continue
         before = core.metrics().records_failed
         producer.close(EXIT_S_MAX)
         failed = core.metrics().records_failed - before
         if failed:
-            logger.warning("the program ended without close() of a producer: %d record(s) failed", failed)
+            logger.warning("the program ended without closing a producer: %d record(s) failed", failed)

@@ -1,4 +1,4 @@
-"""The states of a transactional producer, and what is in its transaction. Pure; `transactions.py` talks to the brokers.
+"""The states of a transactional producer and the contents of its transaction, without I/O.
 
     INITIALIZING --> READY --> ONGOING --> COMMITTING --> READY
                                  |  \\          |
@@ -6,9 +6,10 @@
                                  v       v
                                  ABORTING --> READY          FATAL from everywhere: only close() is left
 
-Two protocols. Of old, each partition is announced to the coordinator before its first batch (`admitted` holds it back until
-then) and each group before its offsets. With version 2 of transactions (KIP-890) partitions join with their first batch, groups with their offsets, and
-each end gives a new epoch, so that nothing late of one transaction gets into the next.
+There are two protocols. In v1, each partition is added to the transaction before its first batch (`admitted`
+holds the batch back until then), and each group before its offsets. In v2 (KIP-890), partitions join with
+their first batch and groups with their offsets. Every end of a transaction gives a new epoch, so that a late
+batch of one transaction cannot get into the next.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ TRANSITIONS: dict[State, frozenset[State]] = {
     State.FATAL: frozenset(),
 }
 
-#: Errors after which an abort mends everything.
+#: Errors that an abort resolves.
 ABORTABLE_CODES = frozenset(
     {
         ErrorCode.TRANSACTION_ABORTABLE,
@@ -63,8 +64,8 @@ ABORTABLE_CODES = frozenset(
         ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
     }
 )
-#: Errors of a batch after which no abort would be taken either. INVALID_PRODUCER_EPOCH is none of them: whether
-#: the producer is fenced the coordinator says, when it is told of the abort.
+#: Errors of a batch after which an abort would fail too. INVALID_PRODUCER_EPOCH is not among them: the
+#: coordinator answers the abort with PRODUCER_FENCED if the producer is fenced.
 FATAL_OF_BATCHES = frozenset(
     {
         ErrorCode.PRODUCER_FENCED,
@@ -81,11 +82,11 @@ class TransactionStates:
         self.state = State.INITIALIZING
         self.error: KafkaError | None = None
         self.producer: ProducerId | None = None
-        #: Version 2: partitions and groups join by themselves.
+        #: v2 transactions (KIP-890): partitions and groups join with their first batch or offsets.
         self.implicit = False
-        #: Whether a broker may know of the transaction, so that it must be told of its end.
+        #: Whether a broker may know the transaction, so that EndTxn is needed.
         self.started = False
-        #: A batch that had its numbers was given up: go on under a new epoch.
+        #: A batch with sequence numbers was given up: continue under a new epoch.
         self.gap = False
         self.partitions: set[TopicPartition] = set()
         self.pending: set[TopicPartition] = set()
@@ -108,7 +109,7 @@ class TransactionStates:
         self.producer, self.implicit = producer, implicit
 
     def check_between(self, what: str) -> None:
-        """Raise unless no transaction is open."""
+        """Raise if a transaction is open."""
         self._check_alive()
         if self.state is not State.READY:
             raise self._misused(what, "commit() or abort() first")
@@ -122,7 +123,7 @@ class TransactionStates:
         self.groups.clear()
 
     def commit(self) -> None:
-        """Begin to commit; again after a commit that ended in a time-out, to learn what became of it."""
+        """Start to commit. After a commit that timed out, a second call continues it."""
         self._check_alive()
         if self.state is State.COMMITTING:
             return
@@ -133,7 +134,7 @@ class TransactionStates:
         self._go(State.COMMITTING)
 
     def commit_given_up(self) -> None:
-        """Nobody waits for the commit any more, of which no broker was told yet."""
+        """The caller gave up the commit before EndTxn was sent."""
         if self.state is State.COMMITTING:
             self._go(State.ONGOING)
 
@@ -141,7 +142,7 @@ class TransactionStates:
         self._check_alive()
         if self.state is State.COMMITTING:
             raise self._misused(
-                "abort", "It may be committed already: commit() again tells, and so does a new producer"
+                "abort", "It may be committed already: call commit() again, or create a new producer"
             )
         if self.state is State.READY or self.state is State.INITIALIZING:
             raise self._misused("abort", "begin() first")
@@ -155,14 +156,14 @@ class TransactionStates:
             raise self._abortable(what) if self.state is State.ABORTABLE else refusal()
 
     def ended(self, producer: ProducerId | None) -> None:
-        """The end is written; version 2 tells the next epoch with it."""
+        """The transaction has ended; with v2 the response has the next epoch."""
         if producer is not None:
             self.producer = producer
         self._go(State.READY)
         self.error = None
 
     def refusal(self) -> Callable[[], KafkaError] | None:
-        """What a `send` gets now; None lets it in."""
+        """The error that `send` raises in this state; None if it may send."""
         if self.state is State.ONGOING:
             return None
         if self.state is State.ABORTABLE:
@@ -174,11 +175,13 @@ class TransactionStates:
     # What went wrong
 
     def perhaps_started(self) -> None:
-        """The coordinator may have begun the transaction, and nobody heard: only a new epoch surely ends it."""
+        """The coordinator may have started the transaction, but its answer was lost: only a new epoch ends it
+        for certain.
+        """
         self.gap = self.gap or not self.started
 
     def failed(self, error: KafkaError, *, ending: bool = False) -> None:
-        """A request to a coordinator was refused for good; `ending`: it was the one that ends the transaction."""
+        """A coordinator refused a request for good. `ending`: it was EndTxn."""
         if self.state in (State.FATAL, State.INITIALIZING):
             return
         if error.code not in ABORTABLE_CODES or (ending and self.state is State.ABORTING):
@@ -211,10 +214,10 @@ class TransactionStates:
         assert self.error is not None
         kind = ProducerFenced if isinstance(self.error, ProducerFenced) else KafkaError
         error = kind(
-            f"the producer {self.transactional_id!r} is of no use any more: {self.error.message}",
+            f"the producer {self.transactional_id!r} cannot be used any more: {self.error.message}",
             code=self.error.code,
             broker=self.error.broker,
-            advice=self.error.advice or "Close it and make a new one",
+            advice=self.error.advice or "Close it and create a new one",
         )
         error.__cause__ = self.error
         return error
@@ -222,7 +225,8 @@ class TransactionStates:
     def _abortable(self, what: str) -> TransactionAbortable:
         assert self.error is not None
         error = TransactionAbortable(
-            f"cannot {what}: a part of the transaction of {self.transactional_id!r} failed: {self.error.message}",
+            f"cannot {what}: a part of the transaction of {self.transactional_id!r} failed: "
+            f"{self.error.message}",
             code=self.error.code,
             broker=self.error.broker,
             topic=self.error.topic,
@@ -235,7 +239,7 @@ class TransactionStates:
     # What is in it
 
     def admitted(self, tp: TopicPartition) -> bool:
-        """Whether batches for the partition may leave; if not, it is pending from now on."""
+        """Whether batches for the partition may be sent. If not, the partition becomes pending."""
         if tp in self.partitions:
             return True
         if self.implicit:
@@ -257,5 +261,5 @@ _DOING = {
     State.COMMITTING: "has a commit under way",
     State.ABORTABLE: "has a transaction that must be aborted",
     State.ABORTING: "has an abort under way",
-    State.FATAL: "is of no use any more",
+    State.FATAL: "cannot be used any more",
 }

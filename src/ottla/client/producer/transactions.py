@@ -1,8 +1,9 @@
-"""Transactions of a producer: the requests to its coordinator and to the coordinators of groups, driven by `transaction_states`.
+"""The transaction requests of a producer, to its coordinator and to group coordinators. `transaction_states`
+drives them.
 
-Errors that pass (a coordinator that moves or loads, the end of the last transaction still being written, a broker that died) are tried again
-until `max_block_ms`; then the error is raised and the state stays, so that the same call may be made again. Runs on the
-client's event loop; the core calls it.
+Temporary errors are retried until `max_block_ms`: a coordinator that moves or loads, markers of the previous
+transaction that are still being written, a dead broker. Then the error is raised and the state stays, so that
+the call can be repeated. Runs on the client's event loop.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ottla.client.metadata import GroupMetadata, OffsetAndMetadata, TopicPartiti
 from ottla.client.producer.accumulator import Accumulator
 from ottla.client.producer.batches import ProducerBatch, ProducerId
 from ottla.client.producer.requests import CONCURRENT_BACKOFF_MS
-from ottla.client.producer.settings import Producing
+from ottla.client.producer.settings import ProducerConfig
 from ottla.client.producer.transaction_states import State, TransactionStates
 from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
@@ -28,7 +29,7 @@ ADD_PARTITIONS = 24
 ADD_OFFSETS = 25
 END = 26
 COMMIT_OFFSETS = 28
-#: The last versions of the protocol of old: later ones belong to version 2 of transactions, or to brokers.
+#: The last versions of v1 transactions. Later ones belong to v2 (KIP-890) or to brokers.
 ADD_PARTITIONS_CLIENTS_MAX, END_ANNOUNCED, COMMIT_OFFSETS_ANNOUNCED = 3, 4, 4
 END_IMPLICIT_MIN = 5
 FEATURE, IMPLICIT_LEVEL = "transaction.version", 2
@@ -36,7 +37,7 @@ FEATURE, IMPLICIT_LEVEL = "transaction.version", 2
 
 class Transactions:
     def __init__(
-        self, cluster: Cluster, settings: Producing, accumulator: Accumulator, transactional_id: str
+        self, cluster: Cluster, settings: ProducerConfig, accumulator: Accumulator, transactional_id: str
     ) -> None:
         self.states = TransactionStates(transactional_id)
         self._id = transactional_id
@@ -55,7 +56,9 @@ class Transactions:
         self._wake, self._flush = wake, flush
 
     async def start(self) -> None:
-        """Get the producer id: what the last producer of the name left open is aborted, and it is fenced if it lives."""
+        """Get the producer id. The open transaction of an older producer of the id is aborted, and that
+        producer is fenced.
+        """
         await self._initialize((-1, -1))
         self._gate()
 
@@ -84,12 +87,12 @@ class Transactions:
                 await self._flush()
             except BaseException:
                 if not again:
-                    # Whoever gave up here may still abort: the coordinator was not told of it.
+                    # A caller that gives up here can still abort: no EndTxn was sent.
                     self.states.commit_given_up()
                     self._gate()
                 raise
             if self.states.state is not State.COMMITTING:
-                # A batch failed: this raises what it means.
+                # A batch failed: this raises the error for it.
                 self.states.commit()
             await self._end(committed=True)
 
@@ -100,7 +103,7 @@ class Transactions:
             self.give_up_waiting()
             await self._flush()
             if self._adding is not None:
-                # The coordinator may have begun the transaction for the partitions that it is just told of.
+                # The coordinator may have started the transaction with the AddPartitionsToTxn in flight.
                 await asyncio.wait([self._adding])
             if self.states.state is State.FATAL:
                 self.states.abort()
@@ -137,13 +140,13 @@ class Transactions:
 
     @property
     def open(self) -> bool:
-        """Whether a transaction is begun that an abort would end."""
+        """Whether a transaction is open that an abort would end."""
         return self.states.state in (State.ONGOING, State.ABORTABLE, State.ABORTING)
 
-    # The sender's questions
+    # For the sender
 
     def add_partitions(self) -> None:
-        """Announce the partitions that wait for it to the coordinator."""
+        """Add the pending partitions to the transaction (AddPartitionsToTxn)."""
         if (
             self._adding is None
             and self.states.pending
@@ -152,7 +155,7 @@ class Transactions:
             self._adding = asyncio.get_running_loop().create_task(self._add_partitions())
 
     def give_up_waiting(self) -> None:
-        """In a transaction that will not be committed nothing more leaves."""
+        """Fail the buffered batches of a transaction that will not be committed."""
         states = self.states
         if states.state in (State.ABORTABLE, State.FATAL):
             assert states.error is not None
@@ -196,7 +199,7 @@ class Transactions:
             self.states.added(tps)
             self.states.started = True
         except KafkaError as error:
-            # Refused for good: the state knows. Otherwise the batches go on waiting, until they expire.
+            # If it was refused for good, the state has changed. Otherwise the batches wait until they expire.
             self.states.perhaps_started()
             self._accumulator.unreachable(tps, error)
             self.give_up_waiting()
@@ -228,7 +231,7 @@ class Transactions:
             "producer_id": producer[0],
             "producer_epoch": producer[1],
         }
-        what = f"asking for the producer id of {self._id!r}"
+        what = f"getting the producer id of {self._id!r}"
         answer = await self._ask(
             "transactional id",
             self._id,
@@ -260,7 +263,9 @@ class Transactions:
         *,
         version_max: int | None = None,
     ) -> Any:
-        """Ask a coordinator until it says yes, or no for good: then the state knows, and what that means is raised."""
+        """Send a request to a coordinator until it succeeds or fails for good. A final error changes the
+        state and is raised.
+        """
         deadline_s = asyncio.get_running_loop().time() + self._settings.max_block_ms / 1000
         attempt = 0
         while True:
@@ -272,7 +277,7 @@ class Transactions:
             except TimeoutError:
                 raise RequestTimedOut(
                     f"{what}: the coordinator did not answer within max_block_ms",
-                    advice="Call again: whether it acted is unknown",
+                    advice="Call again: the outcome is unknown",
                 ) from None
             except KafkaError as failed:
                 error = failed

@@ -1,1 +1,1 @@
-"""SASL mechanisms without I/O: each an `Exchange` of messages, driven by `client/authentication.py`."""
+"""SASL mechanisms without I/O: each is an `Exchange` of messages; `client/authentication.py` drives it."""

@@ -1,7 +1,6 @@
-"""What the mechanisms have in common: a first message, an answer to each challenge, and a reason to stop.
+"""The interface of SASL mechanisms: a first message, and an answer to each challenge.
 
-An exchange serves one authentication; the next one on the same connection needs a new one. It makes no I/O, and randomness is
-handed to it.
+An exchange serves one authentication. It does no I/O, and the caller passes randomness.
 """
 
 from __future__ import annotations
@@ -10,14 +9,14 @@ from typing import Protocol
 
 
 class ExchangeFailed(Exception):
-    """The server said something that the mechanism must not accept. The text has no secret in it."""
+    """The server sent something that the mechanism must refuse. The text contains no secret."""
 
 
 class Exchange(Protocol):
     def first(self) -> bytes:
-        """The message that opens the exchange."""
+        """The first message of the client."""
         ...
 
     def answer(self, challenge: bytes) -> bytes | None:
-        """The answer to what the server said; None when the server has proved all it must and the exchange is over."""
+        """The answer to a challenge; None when the exchange is complete."""
         ...

@@ -3,7 +3,7 @@
     client-first   n,,^Aauth=Bearer TOKEN^A[KEY=VALUE^A…]^A
     server         nothing: accepted;  or JSON with "status": refused, which the client confirms with ^A
 
-Tokens come from a function of the user's, which is asked for each authentication: it keeps its token for as long as it likes.
+The user's token provider is called for each authentication, and may cache its token.
 """
 
 from __future__ import annotations
@@ -23,28 +23,30 @@ _VALUE: Final = re.compile(r"[\x21-\x7e \t\r\n]+")
 
 @dataclass(frozen=True, slots=True)
 class OAuthToken:
-    """A token and the SASL extensions (KIP-342) that go with it. Its repr does not show the token."""
+    """A token and its SASL extensions (KIP-342). The repr does not show the token."""
 
     value: str = field(repr=False)
     extensions: Mapping[str, str] = field(default_factory=dict)
 
 
 Token = str | OAuthToken
-#: Called in a thread of its own, so that it may block; a coroutine function is awaited on the client's event loop.
+#: Called in a thread, so it may block. A coroutine function is awaited on the client's event loop.
 TokenProvider = Callable[[], Token | Awaitable[Token]]
 
 
 class OAuthBearer:
-    """One exchange with one token; a token that the protocol cannot carry raises `ExchangeFailed`, without quoting it."""
+    """One exchange with one token. An invalid token raises `ExchangeFailed`, which does not quote it."""
 
     def __init__(self, token: Token) -> None:
         given = OAuthToken(token) if isinstance(token, str) else token
         if not isinstance(given, OAuthToken):
             raise ExchangeFailed(
-                f"the token provider gave a {type(given).__name__}, not a str or an OAuthToken"
+                f"the token provider returned a {type(given).__name__}, not a str or an OAuthToken"
             )
         if not _TOKEN.fullmatch(given.value):
-            raise ExchangeFailed("the token provider gave a token with characters that no bearer token has")
+            raise ExchangeFailed(
+                "the token provider returned a token with characters that no bearer token has"
+            )
         fields = [f"auth=Bearer {given.value}"]
         for key, value in given.extensions.items():
             if key == "auth" or not _KEY.fullmatch(key) or not _VALUE.fullmatch(value):
@@ -59,7 +61,8 @@ class OAuthBearer:
     def answer(self, challenge: bytes) -> bytes | None:
         if not challenge:
             return None
-        # The server fails the exchange when it has this answer; its own words follow then, or else these are told.
+        # The server ends the exchange after this answer. Its own error text comes then; otherwise this one is
+        # used.
         self.refusal = _refusal(challenge)
         return b"\x01"
 

@@ -1,12 +1,13 @@
-"""SCRAM (RFC 5802, RFC 7677): both sides prove that they know the password, and neither says it.
+"""SCRAM (RFC 5802, RFC 7677): both sides prove that they know the password without sending it.
 
     client-first   n,,n=USER,r=NONCE
-    server-first   r=NONCE+,s=SALT,i=ITERATIONS        the nonce must begin with ours
+    server-first   r=NONCE+,s=SALT,i=ITERATIONS        the nonce must start with the client's
     client-final   c=biws,r=NONCE+,p=PROOF             biws is "n,,": no channel binding
-    server-final   v=SIGNATURE  or  e=ERROR            the signature must be of who knows the password
+    server-final   v=SIGNATURE  or  e=ERROR            the signature proves the password
 
-The server chooses how often the password is hashed. Too seldom would make a stolen exchange easy to try passwords on, too often would
-keep the client busy for as long as the server likes: both are refused. Names and passwords are taken as they are, as Kafka does, without SASLprep.
+The server chooses the number of hash iterations. Too few would make it easy to guess the password from a
+recorded exchange; too many would keep the client busy. Both are refused. As in Kafka, SASLprep is not applied
+to names and passwords.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ from typing import Final
 
 from ottla.client.sasl.exchange import ExchangeFailed
 
-#: RFC 7677 asks for 4,096 at least; brokers refuse credentials of more than 16,384. A million take about half a second.
+#: RFC 7677 requires at least 4,096; brokers refuse credentials of more than 16,384. A million take about 0.5
+#: s.
 ITERATIONS_MIN: Final = 4_096
 ITERATIONS_MAX: Final = 1_000_000
 
 _GS2_HEADER: Final = "n,,"
-#: Server-first: no extension may stand before the nonce, optional ones may follow.
+#: Server-first: no extension before the nonce, optional ones after it.
 _SERVER_FIRST: Final = re.compile(
     r"r=([\x21-\x2b\x2d-\x7e]+),s=([A-Za-z0-9+/=]+),i=([1-9][0-9]{0,9})(?:,.*)?"
 )
@@ -33,7 +35,7 @@ _SERVER_FINAL: Final = re.compile(r"v=([A-Za-z0-9+/=]+)(?:,.*)?")
 
 
 class Scram:
-    """One exchange; `nonce` is printable, without a comma, and new each time."""
+    """One exchange. `nonce` is printable, without a comma, and new each time."""
 
     def __init__(self, digest: str, username: str, password: str, nonce: str) -> None:
         self._digest = digest
@@ -49,11 +51,11 @@ class Scram:
 
     def answer(self, challenge: bytes) -> bytes | None:
         if self._over:
-            raise ExchangeFailed("the server went on after its last message")
+            raise ExchangeFailed("the server sent a message after its last one")
         try:
             text = challenge.decode()
         except UnicodeDecodeError:
-            raise ExchangeFailed("the server's message is no text") from None
+            raise ExchangeFailed("the server's message is not text") from None
         if self._signature is None:
             return self._final(text)
         self._over = True
@@ -62,7 +64,7 @@ class Scram:
 
     def _final(self, server_first: str) -> bytes:
         if server_first.startswith("m="):
-            raise ExchangeFailed("the server wants an extension that this client does not know")
+            raise ExchangeFailed("the server requires an extension that this client does not support")
         found = _SERVER_FIRST.fullmatch(server_first)
         if found is None:
             raise ExchangeFailed("the server's first message is not SCRAM")
@@ -73,7 +75,8 @@ class Scram:
             )
         if not ITERATIONS_MIN <= iterations <= ITERATIONS_MAX:
             raise ExchangeFailed(
-                f"the server asks for {iterations} iterations; {ITERATIONS_MIN} to {ITERATIONS_MAX} are accepted"
+                f"the server requires {iterations} iterations; "
+                f"{ITERATIONS_MIN} to {ITERATIONS_MAX} are accepted"
             )
         salted = hashlib.pbkdf2_hmac(self._digest, self._password, salt, iterations)
         binding = base64.b64encode(_GS2_HEADER.encode()).decode()
@@ -95,7 +98,7 @@ class Scram:
             or self._signature is None
             or not hmac.compare_digest(_decode(found[1]), self._signature)
         ):
-            raise ExchangeFailed("the server does not know the password either: it may be an impostor")
+            raise ExchangeFailed("the server's signature is wrong: the server may be an impostor")
 
     def _hmac(self, key: bytes, message: bytes) -> bytes:
         return hmac.digest(key, message, self._digest)

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
-from ottla.client.consumer.settings import Consuming
-from ottla.client.producer.settings import Producing
+from ottla.client.consumer.settings import ConsumerConfig
+from ottla.client.producer.settings import ProducerConfig
 from ottla.spark.clients import settings_for
 from ottla.spark.pipeline import fields
 from ottla.spark.pipeline.fields import Field
@@ -137,7 +137,7 @@ class _PlanParser:
             start=own.get("start", "earliest"),
             group=own.get("group"),
             records_max=own.get("records", limits.get("records")),
-            kafka={**settings_for(whole.get("kafka", {}), Consuming), **own.get("kafka", {})},
+            kafka={**settings_for(whole.get("kafka", {}), ConsumerConfig), **own.get("kafka", {})},
             options=own.get("options", {}),
         )
         written = [name for name in ("topic", "pattern", "format") if name in own]
@@ -227,7 +227,7 @@ class _PlanParser:
             guarantee=own.get("guarantee", "exactly-once"),
             mode=own.get("mode", "update" if table or (own.get("parquet") and own.get("key")) else "append"),
             trigger=own.get("trigger"),
-            kafka={**settings_for(whole.get("kafka", {}), Producing), **own.get("kafka", {})},
+            kafka={**settings_for(whole.get("kafka", {}), ProducerConfig), **own.get("kafka", {})},
             options=own.get("options", {}),
         )
         self._report(place, wrong_with_sink(own, sink))

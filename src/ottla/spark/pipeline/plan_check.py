@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ottla.client.consumer.settings import Consuming
+from ottla.client.consumer.settings import ConsumerConfig
 from ottla.client.errors import KafkaError, SettingError, TopicNotFound
-from ottla.client.producer.settings import Producing
+from ottla.client.producer.settings import ProducerConfig
 from ottla.client.properties import settings_from
-from ottla.client.settings import Client, bootstrap_addresses
+from ottla.client.settings import ClientConfig, bootstrap_addresses
 from ottla.spark.clients import settings_for
 from ottla.spark.pipeline.causes import cause_of, is_file_fault
 from ottla.spark.pipeline.model import Plan, Problem, Sink, Source
@@ -28,7 +28,7 @@ def check_topics(plan: Plan) -> list[Problem]:
     problems: list[Problem] = []
     wanted: _Wanted = {}
 
-    def note(thing: Source | Sink, kind: type[Client], topics: Mapping[str, str | None]) -> None:
+    def note(thing: Source | Sink, kind: type[ClientConfig], topics: Mapping[str, str | None]) -> None:
         place = f"{'sources' if isinstance(thing, Source) else 'sinks'}.{thing.name}"
         try:
             bootstrap_addresses(thing.brokers or "")
@@ -36,17 +36,17 @@ def check_topics(plan: Plan) -> list[Problem]:
         except SettingError as error:
             problems.append(Problem(plan.file, None, f"{place}.kafka", str(error)))
             return
-        client = tuple(sorted(settings_for(thing.kafka, Client).items()))
+        client = tuple(sorted(settings_for(thing.kafka, ClientConfig).items()))
         at = wanted.setdefault((thing.brokers or "", client), [])
         for field, names in topics.items():
             at += [(f"{place}.{field}", each.strip()) for each in (names or "").split(",") if each.strip()]
 
     for source in plan.sources.values():
         if source.is_topic:
-            note(source, Consuming, {"topic": source.topic, "dead_letters": source.dead_letters})
+            note(source, ConsumerConfig, {"topic": source.topic, "dead_letters": source.dead_letters})
     for sink in plan.sinks.values():
         if sink.topic is not None or sink.dead_letters is not None:
-            note(sink, Producing, {"topic": sink.topic, "dead_letters": sink.dead_letters})
+            note(sink, ProducerConfig, {"topic": sink.topic, "dead_letters": sink.dead_letters})
     for (brokers, settings), places in wanted.items():
         if places:
             problems += _missing(plan, brokers, dict(settings), places)
@@ -70,7 +70,7 @@ def _missing(
 
     problems = []
     try:
-        with Admin(brokers, **settings_from(settings, Client)) as admin:
+        with Admin(brokers, **settings_from(settings, ClientConfig)) as admin:
             for place, topic in places:
                 try:
                     admin.describe_topics([topic])

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.client.producer.settings import Producing
+from ottla.client.producer.settings import ProducerConfig
 from ottla.spark.clients import settings_for
 from ottla.spark.pipeline.model import AVAILABLE_NOW, Plan, Sink, Source, Table
 from ottla.spark.pipeline.value_columns import decoded, encoded, readable, unreadable
@@ -216,7 +216,7 @@ def _dead_letter_sink(name: str, source: Source) -> Sink:
         input=name,
         topic=source.dead_letters,
         brokers=source.brokers,
-        kafka=settings_for(source.kafka, Producing),
+        kafka=settings_for(source.kafka, ProducerConfig),
     )
 
 

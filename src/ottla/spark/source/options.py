@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, cast
 
-from ottla.client.consumer.settings import Consuming
+from ottla.client.consumer.settings import ConsumerConfig
 from ottla.client.metadata import TopicPartition
 from ottla.client.offsets import EARLIEST, LATEST
 from ottla.spark.clients import check_settings
@@ -241,7 +241,7 @@ def _client_settings(kafka: Mapping[str, str]) -> dict[str, str]:
     found = {name: value for name, value in kafka.items() if name not in ("group.id", "group_id")}
     level = found.pop("isolation_level", found.get("isolation.level", "read_committed"))
     found["isolation.level"] = level.strip().lower()
-    check_settings(found, Consuming)
+    check_settings(found, ConsumerConfig)
     return found
 
 

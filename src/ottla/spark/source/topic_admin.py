@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, TypeVar
 
-from ottla.client.consumer.settings import Consuming
+from ottla.client.consumer.settings import ConsumerConfig
 from ottla.client.errors import KafkaError, SeveralFailed, TopicNotFound
 from ottla.client.metadata import TopicInfo, TopicPartition
 from ottla.client.offsets import EARLIEST, LATEST
 from ottla.client.properties import settings_from
-from ottla.client.settings import Client
+from ottla.client.settings import ClientConfig
 from ottla.spark import clients
 from ottla.spark.options import OptionError
 from ottla.spark.source.offsets import Offsets
@@ -35,8 +35,8 @@ class TopicAdmin:
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        known = {field.name for field in dataclasses.fields(Client)}
-        settings = settings_from(options.kafka, Consuming)
+        known = {field.name for field in dataclasses.fields(ClientConfig)}
+        settings = settings_from(options.kafka, ConsumerConfig)
         self._settings = {name: value for name, value in settings.items() if name in known}
 
     def partitions(self) -> list[TopicPartition]:

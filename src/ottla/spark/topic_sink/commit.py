@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 from ottla.client.errors import KafkaError, ProducerFenced, TopicNotFound, TransactionAbortable
 from ottla.client.metadata import OffsetAndMetadata, TopicPartition
-from ottla.client.producer.settings import Producing
+from ottla.client.producer.settings import ProducerConfig
 from ottla.client.producer.sync import Producer
 from ottla.client.properties import settings_from
 from ottla.spark import clients
@@ -128,7 +128,7 @@ def commit_write(plan: Plan, messages: Sequence[TaskOutput], write_id: str) -> N
     if any(message.rows for message in messages):
         settings = {
             "client_id": "ottla-spark",
-            **settings_from(plan.kafka, Producing),
+            **settings_from(plan.kafka, ProducerConfig),
             "transactional_id": PREFIX + write_id,
         }
         with Producer(plan.kafka["bootstrap.servers"], **settings) as producer:

@@ -13,9 +13,9 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, Literal
 
-from ottla.client.producer.settings import COMPRESSIONS, Producing
+from ottla.client.producer.settings import COMPRESSIONS, ProducerConfig
 from ottla.client.properties import settings_from
-from ottla.client.settings import Client
+from ottla.client.settings import ClientConfig
 from ottla.spark.clients import check_settings, settings_for
 from ottla.spark.options import KAFKA, Option, OptionError, boolean, one_of, read_options, text, whole_number
 
@@ -120,7 +120,7 @@ class Plan:
     @property
     def shared(self) -> dict[str, str]:
         """The settings that all kinds of clients accept."""
-        return settings_for(self.kafka, Client)
+        return settings_for(self.kafka, ClientConfig)
 
 
 def read_plan(given: Mapping[str, str], schema: StructType) -> Plan:
@@ -145,8 +145,8 @@ def read_plan(given: Mapping[str, str], schema: StructType) -> Plan:
         raise OptionError(f"option sinkId needs guarantee {EXACTLY_ONCE}: set that, or leave sinkId out")
     if values["microBatch"] is not None and values["sinkId"] is None:
         raise OptionError("option microBatch needs sinkId: set both, or leave microBatch out")
-    check_settings(kafka, Producing)
-    settings = Producing(**settings_from(kafka, Producing))
+    check_settings(kafka, ProducerConfig)
+    settings = ProducerConfig(**settings_from(kafka, ProducerConfig))
     columns = _read_columns(schema, what)
     if not values["includeHeaders"]:
         columns -= {"headers"}

@@ -1,1 +1,1 @@
-"""Who of a classic group reads what, as the group's leader decides: Kafka's assignors, and the protocol for one's own."""
+"""The assignors of classic groups: Kafka's own, and the interface for custom ones."""

@@ -1,7 +1,7 @@
-"""What an assignor is: the protocol that ours and the user's own have in common.
+"""The interface of assignors, built-in and custom.
 
-Pure: partitions and members in, shares out. The leader of a classic group asks it (`membership/classic.py`); every member asks it for
-the user data of its own subscription.
+Pure: partitions and members in, assignments out. The leader of a classic group calls it
+(`membership/classic.py`); every member calls it for the user data of its subscription.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from ottla.client.metadata import TopicPartition
 
 
 class Subscriber(NamedTuple):
-    """A member as an assignor sees it: what it wants, and what it says that it has."""
+    """A member as an assignor sees it: its topics, and the partitions that it reports as owned."""
 
     topics: frozenset[str]
     owned: frozenset[TopicPartition] = frozenset()
-    #: In which it got what it owns; -1 if it does not say.
+    #: The generation of the owned partitions; -1 if unknown.
     generation: int = -1
     instance_id: str | None = None
     rack: str | None = None
@@ -29,10 +29,10 @@ Shares: TypeAlias = dict[str, list[TopicPartition]]
 
 
 class Assignor(Protocol):
-    """Derive from it, give it a `name` that no other assignor of the group has, and write `assign`.
+    """Subclass it, set a `name` that is unique in the group, and implement `assign`.
 
-    With `cooperative`, members keep what they have during a rebalance: then a partition that another member owns may not be
-    assigned to anybody else, until that member has given it up and joins again (KIP-429).
+    With `cooperative`, members keep their partitions during a rebalance (KIP-429). Then a partition that a
+    member owns must not be assigned to another one before its owner has given it up and joined again.
     """
 
     name: str
@@ -41,21 +41,21 @@ class Assignor(Protocol):
     def assign(
         self, partitions: Mapping[str, int], members: Subscribers
     ) -> Mapping[str, Iterable[TopicPartition]]:
-        """The share of each member id; `partitions` is how many each topic has that exists."""
+        """The assignment by member id; `partitions` is the number of partitions by topic."""
         ...
 
     def user_data(self, owned: Iterable[TopicPartition], generation: int) -> bytes:
-        """What a member tells the leader beside its topics: `owned` is what it was assigned last, in that generation."""
+        """The user data of a member's subscription; `owned` is its last assignment, of that generation."""
         return b""
 
 
 def in_order(members: Subscribers) -> list[str]:
-    """Member ids in Kafka's order: static members by their instance ids, then the others."""
+    """Member ids in Kafka's order: static members by group instance id, then the others."""
     return sorted(
         members, key=lambda name: (members[name].instance_id is None, members[name].instance_id or name)
     )
 
 
 def wanted_topics(partitions: Mapping[str, int], members: Subscribers) -> list[str]:
-    """The topics that exist and that somebody reads, sorted."""
+    """The existing topics with a subscriber, sorted."""
     return sorted({topic for member in members.values() for topic in member.topics} & partitions.keys())

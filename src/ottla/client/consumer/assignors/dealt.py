@@ -1,4 +1,4 @@
-"""Assignors without a memory: `range` and `roundrobin`, with the results that Kafka's give (where no racks are known)."""
+"""Assignors without memory: `range` and `roundrobin`, with the same results as Kafka's (without racks)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ottla.client.metadata import TopicPartition
 
 
 class RangeAssignor(Assignor):
-    """Topic by topic a range of partition numbers for each member: the same numbers of several topics meet at one member."""
+    """A range of partition numbers per topic and member: equal numbers of several topics go to one member."""
 
     name = "range"
     cooperative = False
@@ -30,7 +30,7 @@ class RangeAssignor(Assignor):
 
 
 class RoundRobinAssignor(Assignor):
-    """The partitions of all topics one by one, as cards, to the members that read them."""
+    """The partitions of all topics in turn, to the members that subscribe to them."""
 
     name = "roundrobin"
     cooperative = False

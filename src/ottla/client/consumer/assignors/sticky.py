@@ -1,9 +1,10 @@
-"""Assignors with a memory: `sticky` and `cooperative-sticky`. Shares as even as the subscriptions allow, with the fewest moves.
+"""Sticky assignors: `sticky` and `cooperative-sticky`. Balanced assignments with the fewest moves.
 
-The shares are those of the broker's own assignor (`model/assignors.py`). Members tell what they have: in the eager protocol, where
-they have given everything up before they join, in their user data, as Kafka's sticky assignor writes it; in the cooperative one in
-their subscription. A claim of a newer generation beats an older one: that member was away while others got its partitions.
-Two claims of one generation cannot both be true, and count for nothing.
+The assignments are those of the broker's own assignor (`model/assignors.py`). Members report what they own:
+in the eager protocol in their user data, in the format of Kafka's sticky assignor, because they have revoked
+everything before they join; in the cooperative one in their subscription. A claim of a newer generation beats
+an older one: that member was away while others got its partitions. Two claims of one generation contradict
+each other, and both are ignored.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ _GENERATION = struct.Struct(">i")
 
 
 class _Topic(NamedTuple):
-    """A topic as `uniform` sees it; racks stay unknown."""
+    """A topic for `uniform`, without racks."""
 
     racks: tuple[frozenset[str], ...]
 
 
 class StickyAssignor(Assignor):
-    """Everybody gives everything up and gets most of it back."""
+    """All members revoke everything and get most of it back."""
 
     name = "sticky"
     cooperative = False
@@ -44,7 +45,7 @@ class StickyAssignor(Assignor):
         return write_partitions(owned, generation)
 
     def claims(self, member: Subscriber) -> tuple[frozenset[TopicPartition], int]:
-        """What a member says it had, and in which generation."""
+        """The partitions that a member reports, and their generation."""
         try:
             places, generation = read_partitions(member.user_data)
         except Malformed:
@@ -72,7 +73,9 @@ class StickyAssignor(Assignor):
 
 
 class CooperativeStickyAssignor(StickyAssignor):
-    """Members keep what they have; what moves is given up first, and handed over in the next rebalance."""
+    """Members keep their partitions. Partitions that move are revoked first and assigned in the next
+    rebalance.
+    """
 
     name = "cooperative-sticky"
     cooperative = True
@@ -83,7 +86,7 @@ class CooperativeStickyAssignor(StickyAssignor):
     def claims(self, member: Subscriber) -> tuple[frozenset[TopicPartition], int]:
         generation = member.generation
         if generation < 0 and len(member.user_data) >= _GENERATION.size:
-            # Members whose subscriptions have no generation of their own yet say it here.
+            # Older subscription versions have no generation field: it is in the user data.
             generation = _GENERATION.unpack_from(member.user_data)[0]
         return member.owned, generation
 
@@ -102,7 +105,7 @@ class CooperativeStickyAssignor(StickyAssignor):
 def _believed(
     claims: Mapping[str, tuple[frozenset[TopicPartition], int]],
 ) -> dict[str, set[TopicPartition]]:
-    """Of all that members say they had, what each is believed."""
+    """Resolve the members' claims."""
     best: dict[TopicPartition, tuple[int, str | None]] = {}
     for name, (owned, generation) in claims.items():
         for tp in owned:

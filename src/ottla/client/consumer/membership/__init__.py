@@ -1,1 +1,3 @@
-"""A consumer's membership in its group, as pure state machines: `classic` and `consumer` (KIP-848), with one face (`member`)."""
+"""The group membership of a consumer as pure state machines: `classic` and `consumer` (KIP-848); `member` is
+their interface.
+"""

@@ -1,12 +1,15 @@
-"""The classic protocol from a member's side: join, let the leader assign, sync, heartbeat, and again when the group changes.
+"""The classic group protocol of a member: join, sync, heartbeat, and rejoin after changes.
 
-    OUT ──subscribed──▶ PREPARING ──steps taken──▶ JOINING ──▶ (leader: ASSIGNING) ──▶ SYNCING ──▶ SETTLING ──steps taken──▶ STABLE
-                            ▲                                                                                            │
-                            └───────────── the group rebalances, the subscription or the partitions changed ◀────────────┘
+    OUT ──subscribed──▶ PREPARING ──steps──▶ JOINING ──▶ (leader: ASSIGNING) ──▶ SYNCING
+                            ▲                                                       │
+                            │                                                       ▼
+                            └──── rebalance, new subscription ◀── STABLE ◀──steps── SETTLING
+                                  or new partitions
 
-PREPARING gives up what must not be kept while others get it: everything in the eager protocol, only topics that are not wanted any
-more in the cooperative one (KIP-429), where SETTLING revokes what has moved and a second rebalance hands it over. Heartbeats go out
-in PREPARING, SETTLING and STABLE; in between the coordinator waits for the member, not the other way round.
+PREPARING revokes what must not be kept during a rebalance: everything in the eager protocol, only
+unsubscribed topics in the cooperative one (KIP-429). There SETTLING revokes the partitions that move, and a
+second rebalance assigns them. Heartbeats are sent in PREPARING, SETTLING and STABLE; in the other states the
+coordinator waits for the member.
 """
 
 from __future__ import annotations
@@ -46,7 +49,7 @@ from ottla.records.consumer_protocol import (
 from ottla.records.layout import Malformed
 
 PROTOCOL_TYPE = "consumer"
-#: The coordinator waits for all members as long as the slowest may take; it needs a moment to answer then.
+#: The coordinator waits for the slowest member's rebalance timeout, and needs a moment to answer then.
 JOIN_GRACE_MS = 5_000
 
 
@@ -75,25 +78,25 @@ class ClassicMember:
         self._cooperative = is_cooperative(assignors)
         self._topics: frozenset[str] = frozenset()
         self._steps = Steps()
-        #: What was assigned last and when, for assignors with a memory.
+        #: The last assignment and its generation, for sticky assignors.
         self._last: tuple[Partitions, int] = (NOTHING, -1)
         self._under_way: Ask | LookUp | None = None
         self._backoff = Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
         self._beat_ms = math.inf
         self._polled_ms = now_ms
         self.overslept = False
-        #: Why to join again as soon as this rebalance is over.
+        #: Why to rejoin after this rebalance; "" if there is no reason.
         self._again = ""
         self._reason = "joining"
         self._protocol = ""
         self._subscribers: dict[str, Subscriber] = {}
         self._versions: dict[str, int] = {}
         self._skips_assignment = False
-        #: As leader: the partition counts that the assignment was made of.
+        #: As leader: the partition counts of the assignment.
         self._counts: dict[str, int] | None = None
         self._shares: list[dict[str, Any]] = []
 
-    # What happens around it
+    # Events
 
     @property
     def is_in(self) -> bool:
@@ -200,7 +203,7 @@ class ClassicMember:
                 self._prepare(self._again)
 
     def _prepare(self, reason: str) -> None:
-        """Give up what must not be kept, then join."""
+        """Revoke what must not be kept, then join."""
         self._reason, self._again = reason, ""
         self.state = State.PREPARING
         if self._cooperative:
@@ -213,11 +216,11 @@ class ClassicMember:
         if self.state is State.STABLE:
             self._prepare(reason)
         elif self.state is not State.PREPARING:
-            # A join on its way has said the old topics: one more when it is over.
+            # The join in flight has the old topics: join again when it is over.
             self._again = self._again or reason
 
     def _lose(self) -> None:
-        """The group goes on without this member: what it had is others'."""
+        """The group has removed this member: its partitions belong to others."""
         self._counts, self._again, self._under_way = None, "", None
         self.generation_id = -1
         self._reason = "the membership was lost"
@@ -239,7 +242,7 @@ class ClassicMember:
         return goodbye
 
     def _goodbye(self, reason: str) -> Ask | None:
-        # A static member comes back: its place is kept for the session timeout.
+        # A static member comes back: the group keeps its partitions for the session timeout.
         if not self.member_id or self._settings.instance_id is not None:
             return None
         row = {"member_id": self.member_id, "group_instance_id": None, "reason": reason}
@@ -292,7 +295,7 @@ class ClassicMember:
         fields = {"protocol_name": self._protocol, "assignments": self._shares}
         return self._ask(ApiKey.SYNC_GROUP, fields, timeout_ms=longest_ms)
 
-    # Answers
+    # Responses
 
     def failed(self, asked: Ask | LookUp, error: KafkaError, now_ms: float) -> None:
         if asked is not self._under_way:
@@ -362,7 +365,7 @@ class ClassicMember:
             try:
                 wanted = read_subscription(data)
             except Malformed:
-                # Somebody else's bug: it gets nothing, the others go on.
+                # The assignment is malformed by another client: take nothing, so that the others continue.
                 wanted, data = Wanted(frozenset()), b"\0\0"
             self._versions[row.member_id] = version_of(data)
             self._subscribers[row.member_id] = Subscriber(
@@ -375,7 +378,7 @@ class ClassicMember:
         return frozenset().union(*(member.topics for member in self._subscribers.values()))
 
     def _assign(self, metadata: Metadata) -> None:
-        """As leader: who gets what."""
+        """As leader: run the assignor."""
         self._counts = {
             topic: metadata.partition_count(topic)
             for topic in self._wanted_by_all()
@@ -389,7 +392,8 @@ class ClassicMember:
             shares = assignor.assign(self._counts, self._subscribers)
         except Exception as error:
             self.failure = KafkaError(
-                f"the assignor {assignor.name!r} failed: {error!r}", advice="See the cause, and repair it"
+                f"the assignor {assignor.name!r} failed: {error!r}",
+                advice="See __cause__ and fix the assignor",
             )
             self.failure.__cause__ = error
             return
@@ -406,7 +410,7 @@ class ClassicMember:
             places, _ = read_assignment(bytes(answer.assignment))
         except Malformed as error:
             self.failure = KafkaError(
-                f"the leader of group {self._settings.group_id!r} sent an assignment that cannot be read: {error}",
+                f"the leader of group {self._settings.group_id!r} sent an invalid assignment: {error}",
                 advice="See which client leads the group with `ottla group describe`",
             )
             return
@@ -417,7 +421,7 @@ class ClassicMember:
         self._steps.revoke(moved)
         self._steps.assign(assigned)
         if moved:
-            # Whoever gets them waits for this member to say that it has given them up.
+            # The new owners wait until this member reports that it has revoked them.
             self._again = "partitions were given up"
         self.state = State.SETTLING
 

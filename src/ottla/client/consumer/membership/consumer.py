@@ -1,11 +1,13 @@
-"""The consumer protocol (KIP-848) from a member's side: one heartbeat that says what the member wants and has, and brings its target.
+"""The consumer protocol (KIP-848) of a member: one heartbeat that reports the subscription and the owned
+partitions.
 
-The coordinator assigns. Its answers carry an epoch and, when it has changed, all that the member should have now; a partition comes
-only after its last owner has given it up. The member takes the steps there (revoke, then assign), and its next heartbeat, sent at
-once, says what it has. A field that has not changed since the coordinator heard it is not sent again; after a failure everything is.
+The coordinator assigns. Its responses contain an epoch and, after a change, the full target assignment. A
+partition is in the target only after its last owner has given it up. The member takes the steps (revoke, then
+assign), and reports them in its next heartbeat, which it sends at once. Unchanged fields are left out; after
+a failure all fields are sent.
 
-Epochs: 0 joins, -1 leaves, -2 leaves a static member's place to whoever comes next with its instance id. A fenced member has lost its
-partitions and joins again under its id. Targets name topics by id; ids that are not known are looked up, and wait until they are.
+Epochs: 0 joins, -1 leaves, -2 leaves temporarily as a static member. A fenced member has lost its partitions
+and joins again with its id. Targets have topic ids; unknown ids are looked up, and wait until they are known.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
 
 JOIN_EPOCH, LEAVE_EPOCH, LEAVE_STATIC_EPOCH = 0, -1, -2
-#: How long a topic that nobody knows by its id is not asked for again: it is new here, or deleted.
+#: How long an unknown topic id is not looked up again: the topic is new here, or deleted.
 LOOK_AGAIN_MS = 1_000
 
 _FENCED = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH)
@@ -51,7 +53,7 @@ class ConsumerMember:
         self._pattern: str | None = None
         self._had_pattern = False
         self._steps = Steps()
-        #: What the coordinator wants this member to have, by topic id; None before it said so.
+        #: The target assignment by topic id; None before the first one.
         self._target: dict[bytes, frozenset[int]] | None = None
         self._names: dict[bytes, str] = {}
         self._ids: dict[str, bytes] = {}
@@ -62,11 +64,11 @@ class ConsumerMember:
         self._interval_ms = float(settings.heartbeat_interval_ms)
         self._polled_ms = now_ms
         self.overslept = False
-        #: What the coordinator has heard last; None if it has to be told everything.
+        #: The subscription in the last heartbeat that was answered; None if all fields must be sent.
         self._said: tuple[frozenset[str], str | None] | None = None
         self._said_owned: Partitions | None = None
 
-    # What happens around it
+    # Events
 
     @property
     def _is_wanted(self) -> bool:
@@ -87,7 +89,7 @@ class ConsumerMember:
         self._beat_ms = -math.inf
 
     def partition_counts(self, counts: Mapping[str, int], now_ms: float) -> None:
-        """The coordinator watches them itself."""
+        """Not needed: the coordinator watches the topics."""
 
     def polled(self, now_ms: float) -> None:
         woke, self._polled_ms = now_ms > self._polled_ms, now_ms
@@ -128,7 +130,7 @@ class ConsumerMember:
         return min(times)
 
     def _waits_for_steps(self) -> bool:
-        """A member that lost everything joins again when the caller knows."""
+        """A member that lost everything joins again after the caller has been notified."""
         return self.generation_id == JOIN_EPOCH and bool(self._steps)
 
     def _is_overdue(self, now_ms: float) -> bool:
@@ -150,7 +152,7 @@ class ConsumerMember:
             self._reconcile()
 
     def _reconcile(self) -> None:
-        """Plan the way from what there is to what there should be."""
+        """Plan the steps from the owned to the target assignment."""
         if self._steps or self._target is None:
             return
         wanted = frozenset(
@@ -174,7 +176,7 @@ class ConsumerMember:
         self._steps.lose()
 
     def leave(self) -> Ask | None:
-        # One that was asked to let it join may do so yet.
+        # The coordinator may still process a join that is in flight.
         was_told = self._said is not None
         goodbye = self._goodbye() if self.generation_id > 0 or was_told else None
         self._lose()
@@ -185,7 +187,7 @@ class ConsumerMember:
         epoch = LEAVE_EPOCH if self._settings.instance_id is None else LEAVE_STATIC_EPOCH
         return self._ask(epoch, {})
 
-    # Requests and answers
+    # Requests and responses
 
     def _ask(self, epoch: int, fields: dict[str, Any]) -> Ask:
         unchanged = {
@@ -207,7 +209,7 @@ class ConsumerMember:
             fields["server_assignor"] = self._remote_assignor
         if self._said != wish:
             fields["subscribed_topic_names"] = sorted(self._topics)
-            # An empty pattern takes an earlier one back.
+            # An empty pattern removes an earlier one.
             fields["subscribed_topic_regex"] = self._pattern or ("" if self._had_pattern else None)
             self._had_pattern = self._had_pattern or self._pattern is not None
         if self._said_owned != self._steps.owned:
@@ -228,7 +230,7 @@ class ConsumerMember:
         if self.overslept:
             return
         if error.retriable or isinstance(asked, LookUp):
-            # Whether the coordinator heard it is not known.
+            # It is unknown whether the coordinator received it.
             self._said = self._said_owned = None
             self._backoff.failed(now_ms)
         else:
@@ -273,7 +275,7 @@ class ConsumerMember:
             name = metadata.names.get(topic_id)
             if name is not None:
                 if name in self._ids:
-                    # The topic was made anew: what this member has of it is to be told by the new id.
+                    # The topic was re-created: report the owned partitions with the new id.
                     self._said_owned = None
                 self._names[topic_id] = name
                 self._ids[name] = topic_id

@@ -1,11 +1,12 @@
-"""What the two kinds of membership have in common: what they ask for, the steps the caller takes, and time.
+"""The interface of both memberships: their requests, the steps of the caller, and time.
 
-A member is a state machine without I/O. `group.py` drives it: asks `next` what to send, hands in answers and failures, tells it that
-the caller polled, and wakes it at `wake_ms`. One request is under way at a time; an answer to any other is ignored, which is how one
-that was overtaken (by leaving, by a lost membership) comes to nothing.
+A member is a state machine without I/O. `group.py` drives it: it asks `next` what to send, passes responses
+and failures, reports polls, and wakes it at `wake_ms`. One request is in flight at a time; responses to other
+requests are ignored, for example after leaving.
 
-Partitions change hands in steps. The caller's thread takes them inside `poll`, so that it never works on a partition that is
-another's already: `revoke` (give these up), `assign` (these are new), `lost` (these are another's already). A rebalance waits for its steps.
+Assignments change in steps, which the caller's thread takes inside `poll`. So it never processes a partition
+that another member has. The steps are `revoke` (give these up), `assign` (these are new) and `lost` (others
+have these already). A rebalance waits for its steps.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from ottla.model.errors import ErrorCode
 Partitions: TypeAlias = frozenset[TopicPartition]
 NOTHING: Partitions = frozenset()
 
-#: What the coordinator answers when another attempt may help.
+#: Error codes of the coordinator that a retry may resolve.
 PASSING = frozenset(
     (
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -51,7 +52,7 @@ class MemberSettings:
 
 @dataclass(eq=False, slots=True)
 class Ask:
-    """A request for the coordinator. `held` ones may take long to be answered, so they have a connection of their own."""
+    """A request to the coordinator. `held` requests may take long, so they have their own connection."""
 
     api_key: int
     body: Body
@@ -61,14 +62,16 @@ class Ask:
 
 @dataclass(eq=False, slots=True)
 class LookUp:
-    """What the member has to know of topics: partition counts by name, names by id. Answered with a `Metadata`."""
+    """Topic metadata that the member needs: partition counts by name, names by id. The answer is a
+    `Metadata`.
+    """
 
     topics: frozenset[str] = frozenset()
     topic_ids: frozenset[bytes] = frozenset()
 
 
 class Step(NamedTuple):
-    """A change of the assignment that the caller carries out: `partitions` are those it is about, `after` what is owned then."""
+    """A change of the assignment for the caller: `partitions` are the changed ones, `after` is the result."""
 
     kind: Literal["revoke", "assign", "lost"]
     partitions: Partitions
@@ -76,38 +79,38 @@ class Step(NamedTuple):
 
 
 class Member(Protocol):
-    """The face of both memberships. Times are milliseconds of a clock that never goes back."""
+    """The interface of both memberships. Times are milliseconds of a monotonic clock."""
 
     failure: KafkaError | None
     member_id: str
     generation_id: int
-    #: Left because the caller did not poll; the next poll joins again.
+    #: Left because the caller did not poll in time; the next poll joins again.
     overslept: bool
-    #: What people should read in the log.
+    #: Messages for the log.
     notices: list[str]
 
     @property
     def is_in(self) -> bool:
-        """Whether the group counts on this member, as far as it knows."""
+        """Whether this is a member of the group, as far as it knows."""
 
     @property
     def is_joining(self) -> bool:
-        """Whether a new generation may have begun that this member has not heard of yet."""
+        """Whether there may be a new generation that this member does not know yet."""
 
     def subscribe(self, topics: frozenset[str], pattern: str | None, now_ms: float) -> None:
-        """Want these topics, or those that match at the broker; none and None: nothing any more."""
+        """Subscribe to topics, or to a pattern that the broker matches; () and None: unsubscribe."""
 
     def partition_counts(self, counts: Mapping[str, int], now_ms: float) -> None:
-        """The metadata was read anew."""
+        """New metadata is available."""
 
     def polled(self, now_ms: float) -> None:
-        """When the caller polled last; now, if it is in a poll."""
+        """The time of the caller's last poll; the current time during a poll."""
 
     def next(self, now_ms: float) -> Ask | LookUp | None:
-        """What to ask now."""
+        """The next request."""
 
     def wake_ms(self) -> float:
-        """When to look at `next` again, if nothing happens before."""
+        """When to call `next` again, if nothing happens before."""
 
     def answered(self, asked: Ask | LookUp, answer: Any, now_ms: float) -> None: ...
 
@@ -115,18 +118,18 @@ class Member(Protocol):
 
     @property
     def step(self) -> Step | None:
-        """The step that the caller should take."""
+        """The next step for the caller."""
 
     def step_begins(self) -> None: ...
 
     def step_ends(self, now_ms: float) -> None: ...
 
     def leave(self) -> Ask | None:
-        """Be a member no more, at once; what to tell the coordinator, if anything."""
+        """Leave at once. Return the request for the coordinator, if there is one."""
 
 
 class Steps:
-    """The steps that wait for the caller, and what it owns."""
+    """The steps that wait for the caller, and its owned partitions."""
 
     def __init__(self) -> None:
         self.owned: Partitions = NOTHING
@@ -148,7 +151,7 @@ class Steps:
         self._steps.append(Step("assign", after - self._planned(), after))
 
     def lose(self) -> None:
-        """All is another's. A step that the caller is in the middle of is finished first."""
+        """Everything is lost. A step that the caller has started is finished first."""
         del_from = 1 if self._is_taken else 0
         while len(self._steps) > del_from:
             self._steps.pop()
@@ -168,7 +171,7 @@ class Steps:
 
 
 class Backoff:
-    """How long to wait after failures that follow each other."""
+    """The back-off after consecutive failures."""
 
     def __init__(self, first_ms: int, most_ms: int) -> None:
         self._first_ms, self._most_ms = first_ms, most_ms
@@ -186,7 +189,7 @@ class Backoff:
 
 def overslept_notice(interval_ms: int) -> str:
     return (
-        f"left the group: poll() was not called for max_poll_interval_ms ({interval_ms} ms), so the partitions go to other members. "
-        "Poll more often, take fewer records at a time (max_poll_records), or raise max_poll_interval_ms; "
-        "the next poll joins again"
+        f"left the group: poll() was not called for max_poll_interval_ms ({interval_ms} ms), "
+        "so the partitions go to other members. Poll more often, lower max_poll_records, "
+        "or raise max_poll_interval_ms; the next poll joins again"
     )

@@ -1,1 +1,1 @@
-"""Offsets in a store of the user's own, so that they move in one transaction with what was made of the records."""
+"""Offset stores: keep offsets in a database of the user, in one transaction with the results."""

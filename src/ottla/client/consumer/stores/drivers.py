@@ -1,4 +1,4 @@
-"""Database drivers, imported when a store needs one; if it is missing, the error says how to get it."""
+"""Database drivers, imported when a store needs one. If one is missing, the error says how to install it."""
 
 from __future__ import annotations
 

@@ -10,11 +10,14 @@ from ottla.client.consumer.stores.sql import TABLE, SqlOffsets
 
 
 class MySQLOffsets(SqlOffsets[Any]):
-    """Offsets in a table of a MySQL or MariaDB database: `MySQLOffsets(host=..., user=..., password=..., database=...)`, as PyMySQL
-    connects, or `MySQLOffsets(connection)`. `store.transaction()` gives PyMySQL's connection."""
+    """Offsets in a table of a MySQL or MariaDB database.
+
+    Create it with PyMySQL's arguments, `MySQLOffsets(host=..., user=..., password=..., database=...)`, or
+    with a connection, `MySQLOffsets(connection)`. `store.transaction()` returns PyMySQL's connection.
+    """
 
     insert: ClassVar[str] = "INSERT IGNORE INTO {table} VALUES ({row})"
-    #: A primary key has room for 3072 bytes of up to four a character.
+    #: A primary key is limited to 3072 bytes, with up to four bytes per character.
     columns: ClassVar[str] = (
         "group_id VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin, topic VARCHAR(249) CHARACTER SET ascii COLLATE ascii_bin, "
         "partition_number INTEGER, next_offset BIGINT NOT NULL, PRIMARY KEY (group_id, topic, partition_number)"

@@ -10,8 +10,11 @@ from ottla.client.consumer.stores.sql import TABLE, SqlOffsets
 
 
 class PostgreSQLOffsets(SqlOffsets[Any]):
-    """Offsets in a table of a PostgreSQL database: `PostgreSQLOffsets("host=... dbname=...")`, a connection string as psycopg takes it, or
-    a connection of psycopg. `store.transaction()` gives the connection."""
+    """Offsets in a table of a PostgreSQL database.
+
+    Create it with a connection string, `PostgreSQLOffsets("host=... dbname=...")`, or with a psycopg
+    connection. `store.transaction()` returns the connection.
+    """
 
     def __init__(self, connection: Any, table: str = TABLE) -> None:
         owned = isinstance(connection, str)

@@ -1,9 +1,9 @@
-"""Offsets in Redis, through redis-py: one key a partition, moved only from where this store knows it to be.
+"""Offsets in Redis, through redis-py: one key per partition, changed only from its last known value.
 
     <prefix><group>:<topic>:<partition>  →  the offset of the next record
 
-A transaction is Redis's own: commands are queued, and carried out together (MULTI/EXEC) if no offset in it was moved by
-somebody else, which WATCH tells. That Redis keeps what it answered to is a matter of its settings (`appendfsync always`).
+Transactions are Redis transactions: queued commands are executed together (MULTI/EXEC) if no other client has
+moved an offset in it (WATCH). For durability, configure Redis with `appendfsync always`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ Key = tuple[str, TopicPartition]
 
 
 class RedisOffsets(OffsetStore):
-    """Offsets in Redis: `RedisOffsets("redis://127.0.0.1:6379/0")`, a URL as redis-py takes it, or a client of redis-py.
+    """Offsets in Redis: `RedisOffsets("redis://127.0.0.1:6379/0")`, or with a redis-py client.
 
-    `store.transaction()` gives a pipeline for one's own commands, which are carried out with the commit or not at all.
+    `store.transaction()` returns a pipeline for your commands. They are executed with the commit or not at
+    all.
     """
 
     def __init__(self, client: Any, prefix: str = PREFIX) -> None:
@@ -39,12 +40,12 @@ class RedisOffsets(OffsetStore):
 
     @property
     def in_transaction(self) -> bool:
-        """Whether a transaction is open: commits of the consumer belong to it then."""
+        """Whether a transaction is open: then the consumer's commits belong to it."""
         return self._wanted is not None
 
     @contextmanager
     def transaction(self) -> Iterator[Any]:
-        """Commands that are queued in the pipeline and offsets that are committed within go together, or not at all."""
+        """Execute the pipeline's commands and the committed offsets together, or not at all."""
         with self._lock, self.client.pipeline(transaction=True) as queue:
             self._wanted = {}
             try:
@@ -74,7 +75,7 @@ class RedisOffsets(OffsetStore):
     def _carry_out(
         self, wanted: dict[Key, int], commands: list[tuple[tuple[Any, ...], dict[str, Any]]]
     ) -> None:
-        """All or nothing: the commands, and the offsets from where they are known to be."""
+        """Execute the commands and move the offsets from their known values; all or nothing."""
         if not wanted and not commands:
             return
         with self.client.pipeline(transaction=True) as pipe:
@@ -102,7 +103,7 @@ class RedisOffsets(OffsetStore):
         return f"{self._prefix}{group}:{tp.topic}:{tp.partition}"
 
     def close(self) -> None:
-        """Close the client, if it is the store's own."""
+        """Close the client if the store created it."""
         if self._is_owned:
             self._is_owned = False
             self.client.close()

@@ -1,9 +1,10 @@
-"""What the stores in SQL databases have in common: one row a partition, and saves that notice when another consumer has taken over.
+"""The common part of SQL offset stores: one row per partition, and saves that detect another consumer.
 
     group_id | topic | partition_number | next_offset
 
-A save moves a row only from where this store has loaded or saved it last. So a consumer that was paused, and whose partitions went to
-another meanwhile, raises `OffsetsMoved`, and its transaction is rolled back with all that it wrote. One connection, one thread at a time.
+A save changes a row only from the value that this store has loaded or saved last. So a paused consumer whose
+partitions went to another one raises `OffsetsMoved`, and its transaction is rolled back. One connection, one
+thread at a time.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?")
 
 
 class SqlOffsets(ABC, OffsetStore, Generic[Connection]):
-    """Subclasses know how to run a statement, and how their database says what differs."""
+    """The common part of SQL stores. Subclasses run statements and define the SQL that differs."""
 
-    #: How a value is written in a statement.
+    #: The placeholder of a value in a statement.
     value: ClassVar[str] = "%s"
-    #: A statement that adds a row unless there is one.
+    #: A statement that inserts a row unless it exists.
     insert: ClassVar[str] = "INSERT INTO {table} VALUES ({row}) ON CONFLICT DO NOTHING"
     columns: ClassVar[str] = (
         "group_id TEXT, topic TEXT, partition_number INTEGER, next_offset BIGINT NOT NULL, "
@@ -39,15 +40,17 @@ class SqlOffsets(ABC, OffsetStore, Generic[Connection]):
 
     def __init__(self, connection: Connection, table: str, *, owned: bool) -> None:
         if not _NAME.fullmatch(table):
-            raise SettingError(f"{table!r} is no name for a table: letters, digits and _ make one")
+            raise SettingError(f"{table!r} is not a table name: use letters, digits and _")
         self.connection = connection
         self._table = table
         self._is_owned = owned
         self._lock = threading.RLock()
         self._depth = 0
-        #: A save within the open transaction failed: nothing of it may be kept, whoever catches the error.
+        #: A save inside the open transaction failed: the transaction must be rolled back, even if the error
+        #: is caught.
         self._is_doomed = False
-        #: Where each partition was loaded or saved last, None for nowhere; what an open transaction changes waits beside it.
+        #: The last loaded or saved offset of each partition, None for none. Changes of an open transaction
+        #: are separate.
         self._known: dict[tuple[str, TopicPartition], int | None] = {}
         self._pending: dict[tuple[str, TopicPartition], int | None] = {}
         where = f"group_id = {self.value} AND topic = {self.value} AND partition_number = {self.value}"
@@ -57,11 +60,11 @@ class SqlOffsets(ABC, OffsetStore, Generic[Connection]):
         with self.transaction():
             self._run(f"CREATE TABLE IF NOT EXISTS {table} ({self.columns})")
 
-    # The database's own
+    # Database specific
 
     @abstractmethod
     def _run(self, statement: str, values: Sequence[Any] = ()) -> tuple[int, list[Any]]:
-        """How many rows a statement changed, and those that it found."""
+        """Run a statement. Return the number of changed rows, and the found rows."""
 
     @abstractmethod
     def _begin(self) -> None:
@@ -69,7 +72,7 @@ class SqlOffsets(ABC, OffsetStore, Generic[Connection]):
 
     @abstractmethod
     def _end(self, *, commits: bool) -> None:
-        """Commit it, or undo it."""
+        """Commit or roll back."""
 
     @abstractmethod
     def _shut(self) -> None:
@@ -79,17 +82,16 @@ class SqlOffsets(ABC, OffsetStore, Generic[Connection]):
 
     @property
     def in_transaction(self) -> bool:
-        """Whether a transaction is open: commits of the consumer belong to it then."""
+        """Whether a transaction is open: then the consumer's commits belong to it."""
         return self._depth > 0
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
-        """A transaction of the database. What is written through the connection and the offsets that are committed within go
-        together, or not at all:
+        """Run a database transaction: writes and committed offsets take effect together, or not at all.
 
-            with store.transaction() as connection:
-                connection.execute(...)
-                consumer.commit()
+        with store.transaction() as connection:
+            connection.execute(...)
+            consumer.commit()
         """
         with self._lock:
             if self._depth == 0:
@@ -114,7 +116,7 @@ class SqlOffsets(ABC, OffsetStore, Generic[Connection]):
         if commits and doomed:
             raise KafkaError(
                 "the transaction was rolled back, because offsets could not be saved in it",
-                advice="See the error that was raised there",
+                advice="See the error that was raised inside the transaction",
             )
         if commits:
             self._known.update(pending)
@@ -131,7 +133,7 @@ class SqlOffsets(ABC, OffsetStore, Generic[Connection]):
 
     def save(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         with self.transaction():
-            # In one order by everybody, so that two consumers do not wait for each other.
+            # Everyone saves in the same order, so that two consumers do not deadlock.
             for tp, offset in sorted(offsets.items()):
                 self._save_one(group, tp, offset)
 
@@ -155,7 +157,7 @@ class SqlOffsets(ABC, OffsetStore, Generic[Connection]):
         self._pending[key] = offset
 
     def close(self) -> None:
-        """Close the connection, if it is the store's own."""
+        """Close the connection if the store created it."""
         if self._is_owned:
             self._is_owned = False
             self._shut()

@@ -1,4 +1,4 @@
-"""Offsets in SQLite, in the same file as the results: exactly once into a local database, with nothing to install."""
+"""Offsets in SQLite, in the file of the results: exactly once into a local database, without a driver."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BUSY_S = 30.0
 
 
 class SQLiteOffsets(SqlOffsets[sqlite3.Connection]):
-    """Offsets in a table of this database (a path, or a connection that was opened with `check_same_thread=False`).
+    """Offsets in a table of an SQLite database: a path, or a connection with `check_same_thread=False`.
 
     store = SQLiteOffsets("totals.db")
     consumer = ottla.Consumer(address, group_id="totals", offset_store=store, enable_auto_commit=False)
@@ -34,7 +34,7 @@ class SQLiteOffsets(SqlOffsets[sqlite3.Connection]):
             if isinstance(database, sqlite3.Connection)
             else sqlite3.connect(database, timeout=BUSY_S, check_same_thread=False)
         )
-        # Transactions begin where this store says, and nowhere else.
+        # Only this store begins transactions.
         connection.isolation_level = None
         super().__init__(connection, table, owned=owned)
 
@@ -43,7 +43,7 @@ class SQLiteOffsets(SqlOffsets[sqlite3.Connection]):
         return cursor.rowcount, cursor.fetchall()
 
     def _begin(self) -> None:
-        # The lock for writing at once: one that is asked for later may be refused to two who both read before.
+        # Take the write lock at once: two readers that both upgrade later would block each other.
         self.connection.execute("BEGIN IMMEDIATE")
 
     def _end(self, *, commits: bool) -> None:

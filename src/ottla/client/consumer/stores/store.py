@@ -1,7 +1,7 @@
-"""What an offset store is: the small interface behind `offset_store=`.
+"""The interface of offset stores, `offset_store=`.
 
-The consumer loads when it starts and after each rebalance, and saves when it commits, by hand or automatically. `load` and `save` are
-called in the thread that polls or commits; by asyncio consumers in a thread of a pool.
+The consumer loads offsets at the start and after each rebalance, and saves them when it commits. `load` and
+`save` run in the thread that polls or commits; asyncio consumers call them in a thread pool.
 """
 
 from __future__ import annotations
@@ -15,17 +15,19 @@ from ottla.client.metadata import TopicPartition
 
 class OffsetStore(Protocol):
     def load(self, group: str, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """The offset of the next record to read of each partition that the store knows."""
+        """The next offset to read of each partition that the store has."""
 
     def save(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Keep these; raise `OffsetsMoved` if another consumer has saved since this one loaded."""
+        """Save these offsets. Raise `OffsetsMoved` if another consumer has saved since this one loaded."""
 
     def close(self) -> None:
-        """The consumer is closed."""
+        """Called when the consumer is closed."""
 
 
 class OffsetsMoved(KafkaError):
-    """Another consumer has moved the stored offsets: it has these partitions now, and this one's work on them must not count."""
+    """Another consumer has moved the stored offsets and has these partitions: roll back the results of these
+    records.
+    """
 
 
 def moved(group: str, tp: TopicPartition, known: int | None, found: int | None) -> OffsetsMoved:
@@ -34,5 +36,5 @@ def moved(group: str, tp: TopicPartition, known: int | None, found: int | None) 
         f"not at {'nothing' if known is None else known}, where this consumer began",
         topic=tp.topic,
         partition=tp.partition,
-        advice="Another consumer has the partition now: undo what was made of these records and poll on",
+        advice="Another consumer has the partition: roll back the results of these records and poll again",
     )
