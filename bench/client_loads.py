@@ -1,5 +1,4 @@
-"""Workloads of Python clients, in a separate process: `python -m bench.client_loads JOB` prints figures as
-JSON.
+"""Workloads of Python clients, in a separate process: `python -m bench.client_loads JOB` prints JSON.
 
 The job is JSON on the command line, created by `bench.clients`. Every workload warms up before the
 measurement: connections, caches, compiled code. CPU is that of the whole process, all its threads, and of the

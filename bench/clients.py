@@ -78,9 +78,7 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """ottla has at least `least`, or less than `bound`, or at least (`lower`: at most) `times` the figure of
-    client `than`.
-    """
+    """A goal for ottla: at least `least`, less than `bound`, or `times` the figure of client `than`."""
 
     least: float | None = None
     bound: float | None = None

@@ -1,5 +1,4 @@
-"""Three brokers of each kind on this machine, replication factor 3: their cost, and the outage after a killed
-leader.
+"""Three brokers of each kind, replication factor 3: their cost, and the outage after a killed leader.
 
 A `Cluster` replaces the single broker in a workload: its CPU and memory are the sums over all three. ottla's
 ZooKeeper has its own row for memory. Kafka's three nodes are brokers and controllers, as in a small cluster.
@@ -186,8 +185,7 @@ with RawProducer(port, topic, 100) as producer:
 
 
 def scaling(cluster: Cluster, requests: int) -> Figures:
-    """H3: the same three clients on three partitions of one broker, and on three brokers with one each;
-    replication 1.
+    """H3: three clients on three partitions of one broker, and on three brokers with one each; replication 1.
 
     Each broker gets a fifth of a core. On one machine all share the cores, so more brokers would gain nothing
     otherwise.

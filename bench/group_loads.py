@@ -122,9 +122,7 @@ def heartbeats(
 
 
 def commits(lines: Lines, prefix: str, topic: str, groups: str, count: str, span: str) -> dict[str, float]:
-    """This many members in this many groups commit an offset of one partition each, with one request in
-    flight.
-    """
+    """This many members in this many groups commit one offset each, with one request in flight."""
     size, span_ns = int(count), int(float(span) * 1e9)
     lines.find_coordinator(prefix)
     share = size // int(groups)

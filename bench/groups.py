@@ -1,5 +1,4 @@
-"""Consumer groups: the time until a large group settles, the cost of heartbeats, and the rate of offset
-commits.
+"""Consumer groups: time until a large group settles, cost of heartbeats, rate of offset commits.
 
 The members are `bench.group_loads`, in a separate process. The measurement runs from its `ready` to its
 figures: the time as seen by the members, and the broker's CPU. Commits are measured in the page cache and

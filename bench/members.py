@@ -1,5 +1,4 @@
-"""Group members on raw sockets, thousands in one process: the client for measurements of the group
-coordinator.
+"""Group members on raw sockets, thousands in one process: the client for coordinator measurements.
 
 A real consumer needs more CPU than its coordinator, and a thousand of them overload a machine. Here a member
 is a socket and a few fields. It does only what the protocol requires: join, sync, heartbeat, rejoin. Repeated
@@ -269,9 +268,7 @@ def make_groups(lines: Lines, sizes: Sequence[tuple[str, int]], topic: str) -> l
 
 
 class ConsumerMember:
-    """A KIP-848 member: joins when it is created, heartbeats at the broker's interval, and at once after a
-    new assignment.
-    """
+    """A KIP-848 member: joins when it is created, then heartbeats, at once after a new assignment."""
 
     def __init__(self, line: Line, group_id: str, member_id: str, topic: str) -> None:
         self.line = line

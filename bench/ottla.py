@@ -9,9 +9,7 @@ from bench.process import BrokerFailed, Process
 
 
 def command(checkout: Path | None = None) -> tuple[list[str], dict[str, str]]:
-    """The command and environment variables: `ottla` of this environment, or the code of another checkout in
-    it.
-    """
+    """The command and environment: `ottla` of this environment, or the code of another checkout in it."""
     if checkout is not None:
         # The same string hashes in all processes.
         environment = {"PYTHONPATH": str(checkout / "src"), "PYTHONHASHSEED": "0"}

@@ -1,6 +1,4 @@
-"""Plots as SVG, without a library: one panel per dimension, one line per curve, a logarithmic axis for the
-steps.
-"""
+"""Plots as SVG, without a library: one panel per dimension, one line per curve, logarithmic steps."""
 
 from collections.abc import Mapping, Sequence
 from math import log10

@@ -1,5 +1,4 @@
-"""Spark's Kafka connector and ottla's, on the same topics of one ottla broker: `make bench ARGS='--mode spark
---no-growth'`.
+"""Spark's Kafka connector and ottla's, on one ottla broker: `make bench ARGS='--mode spark --no-growth'`.
 
 Each side is a Spark driver (`bench.spark_driver`) that is started once and kept. Only one works at a time.
 The order of the sides changes in every round, so that other load affects all of them. Goals use the median of
@@ -164,9 +163,7 @@ class SideBySide:
         return SparkProcess(program, given, self._directory / f"{name}.log")
 
     def _works(self) -> list[list[tuple[str, Work]]]:
-        """The workloads of a round, by kind: the sides of one kind run one after another, under the same
-        conditions.
-        """
+        """The workloads of a round, by kind: the sides of one kind run one after another."""
         sides = [side for side in SIDES if _driver_of(side) in self._drivers]
         read = [side for side in sides if side != LEAST_ONCE]
         write = [side for side in sides if side != TUNED]
@@ -272,9 +269,7 @@ class SideBySide:
         return source
 
     def _through(self, source: str, target: str) -> Iterator[float]:
-        """Milliseconds from sending a few messages until the last is visible in the output, one value per
-        batch.
-        """
+        """Milliseconds from sending a few messages until the last is visible in the output, per batch."""
         consumer = confluent_kafka.Consumer(
             {
                 "bootstrap.servers": self._broker.address,

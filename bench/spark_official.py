@@ -1,5 +1,4 @@
-"""Spark with its own Kafka connector, in a separate environment: pyspark from PyPI, and the connector's jars
-by Maven.
+"""Spark with its own Kafka connector, in a separate environment: from PyPI and Maven.
 
 It is fetched once into the cache of `bench`; the interop tests use the same. 4.0.0 is the last release whose
 connector is complete on Maven Central: later ones lack `spark-token-provider-kafka-0-10`. Real-time mode

@@ -1,5 +1,4 @@
-"""Rows per second into database tables, with a local Spark: `python -m bench.table_sinks [ROWS]
-[sqlite|mariadb|postgresql …]`.
+"""Rows per second into database tables: `python -m bench.table_sinks [ROWS] [sqlite|mariadb|postgresql …]`.
 
 Rows have a key, a string, a float and a time; each key occurs twice in a batch. A batch is timed as in a
 query: staged by four tasks, merged and committed by the driver. Servers are started here, as for `make

@@ -83,8 +83,7 @@ def letters(bad: DataFrame, error: str = ERROR) -> DataFrame:
 def with_dead_letters(
     frame: DataFrame, *, topic: str | Column, dead_letter_topic: str, error: str = ERROR
 ) -> DataFrame:
-    """Turn good and bad rows into records for one `format("ottla")` sink, which writes both in one
-    transaction.
+    """Turn good and bad rows into records for one `format("ottla")` sink, in one transaction.
 
     Args:
         frame: Rows with the key and value to write. In a bad row, `value` holds what could not be decoded.

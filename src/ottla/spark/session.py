@@ -38,9 +38,7 @@ def spark_session(
     config: Mapping[str, str] | None = None,
     log_level: str = "ERROR",
 ) -> SparkSession:
-    """Return the active session, or create one: `master` as for spark-submit, `remote` as `sc://HOST`, else
-    local.
-    """
+    """Return the active session, or create one: for `master` or `remote` (`sc://HOST`), else local."""
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName(name)

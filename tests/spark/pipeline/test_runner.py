@@ -203,7 +203,7 @@ def test_values_that_cannot_be_decoded_fail_the_batch_or_go_to_the_dead_letters(
     ]
     assert [each.value for each in found[dead]] == [b"no json", b'{"id": "x"}']
     headers = dict(found[dead][0].headers)
-    assert headers["error.offset"] == b"1" and b"no JSON of the schema" in headers["error.reason"]
+    assert headers["error.offset"] == b"1" and b"not JSON of the schema" in headers["error.reason"]
 
 
 def test_a_broker_that_is_not_there_is_an_outage(tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_topics_that_are_not_there_are_found(ottla_address: str, topic_name: str
     assert set(places) == {"sources.gone.topic", "sinks.out.topic", "sources.wrong.kafka", "sinks.ill.kafka"}
     assert "did you mean fetch_max_bytes?" in places["sources.wrong.kafka"]
     assert (
-        f"there is no topic {topic_name}-gone at {ottla_address}: ottla topic create"
+        f"there is no topic {topic_name}-gone at {ottla_address}: run ottla topic create"
         in places["sources.gone.topic"]
     )
     # A run does not begin without them.

@@ -23,7 +23,7 @@ DOCS = Path(__file__).parents[3] / "docs" / "spark-source.md"
         (None, {"subscribe": "a", "assign": '{"a":[0]}'}, "not subscribe and assign"),
         (None, {"subscribe": " , "}, "must name a topic"),
         (None, {"subscribe": "a", "startingOffset": "latest"}, "did you mean startingOffsets"),
-        (None, {"subscribePattern": "("}, "no regular expression"),
+        (None, {"subscribePattern": "("}, "is not a regular expression"),
         (None, {"assign": '{"a":0}'}, "JSON like"),
         (None, {"assign": '{"a":["0"]}'}, "partition '0' of topic a"),
         (None, {"assign": "{}"}, "must name a partition"),

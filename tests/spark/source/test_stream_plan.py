@@ -183,7 +183,7 @@ def test_a_checkpoint_that_is_too_old(
         stream_reader(ottla_address, subscribe=topic_name).partitions(start, end)
     lax = stream_reader(ottla_address, subscribe=topic_name, failOnDataLoss="false")
     assert values_of(lax, lax.partitions(start, end)) == [b"6", b"7"]
-    with pytest.raises(DataLost, match="offsets 2 to 5 are gone"):
+    with pytest.raises(DataLost, match="offsets 2 to 5 are lost"):
         stream_reader(
             ottla_address, subscribe=topic_name, startingOffsets=f'{{"{topic_name}":{{"0":2}}}}'
         ).initialOffset()

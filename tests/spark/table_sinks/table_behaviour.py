@@ -229,7 +229,7 @@ def test_staged_rows_that_are_lost_are_noticed(place: Any) -> None:
             place.ask(f"DELETE FROM {name} WHERE id = 1")
 
     rows.then = lose
-    with pytest.raises(table_sinks.SinkError, match="of 2 staged rows 1 are left"):
+    with pytest.raises(table_sinks.SinkError, match="only 1 of 2 staged rows are in the database"):
         people(place)(rows, 0)
     assert table(place) == []
 

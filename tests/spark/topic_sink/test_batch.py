@@ -71,7 +71,7 @@ def test_tasks_write_by_themselves_where_at_least_once_will_do(
             "unknown setting 'linger': did you mean linger_ms",
         ),
         ("CAST(id AS STRING) AS value", {"topic": "a b"}, "topic 'a b'"),
-        ("CAST(id AS STRING) AS value, CAST(9 AS INT) AS partition", {}, "partition 9 of topic"),
+        ("CAST(id AS STRING) AS value, CAST(9 AS INT) AS partition", {}, "partition 9, but topic"),
     ],
 )
 def test_bad_input_is_told_and_nothing_is_written(

@@ -135,7 +135,7 @@ def test_a_clock_that_is_set_back_breaks_no_batch() -> None:
 @pytest.mark.parametrize(
     ("column", "message"),
     [
-        (("partition", pa.array([0, 4], pa.int32())), r"partition 4 of topic 't', which has 4: 0 to 3"),
+        (("partition", pa.array([0, 4], pa.int32())), r"partition 4, but topic 't' has 4: use 0 to 3"),
         (("partition", pa.array([0, -1], pa.int32())), "a row has partition -1: partitions start at 0"),
         (("partition", pa.array([None, -2], pa.int32())), "a row has partition -2"),
         (("topic", pa.array(["a", None])), "a row has no topic: set the option topic"),

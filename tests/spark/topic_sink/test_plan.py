@@ -48,9 +48,9 @@ def test_a_plan_has_what_tasks_and_commit_need() -> None:
     [
         (SERVERS, "value binary", "set the option topic, or add a column `topic`"),
         (TO, "key binary", "needs a column `value`, but the columns are key"),
-        (TO, "value integer", "column `value` is int, and must be binary or string: cast it"),
-        (TO, "value binary; partition long", "column `partition` is bigint, and must be int"),
-        (TO, "value binary; headers string", "column `headers` is string, and must be array<struct<key"),
+        (TO, "value integer", "column `value` is int, not binary or string: cast it"),
+        (TO, "value binary; partition long", "column `partition` is bigint, not int"),
+        (TO, "value binary; headers string", "column `headers` is string, not array<struct<key"),
         (TO, "value binary; ts timestamp", "cannot write the column `ts`: it takes key, value, topic"),
         ({**TO, "topics": "t"}, "value binary", "the ottla sink has no option 'topics': did you mean topic"),
         ({**TO, "kafka.transactional.id": "x"}, "value binary", "use the option sinkId"),
@@ -66,7 +66,7 @@ def test_a_plan_has_what_tasks_and_commit_need() -> None:
             "guarantee must be one of exactly-once, at-least-once",
         ),
         ({**TO, "sinkId": "a b"}, "value binary", "option sinkId must be 1 to 200 of the characters"),
-        ({**TO, "sinkId": "a", "guarantee": "at-least-once"}, "value binary", "leave it out"),
+        ({**TO, "sinkId": "a", "guarantee": "at-least-once"}, "value binary", "or leave sinkId out"),
     ],
 )
 def test_mistakes_are_told(given: dict[str, str], columns: str, message: str) -> None:

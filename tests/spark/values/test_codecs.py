@@ -55,7 +55,7 @@ def test_no_schema_is_asked_for_twice_not_even_one_that_is_not_there(registry: R
 def test_a_schema_of_another_kind_is_refused(registry: RegistryServer) -> None:
     registry.add("orders-value", ORDER)
     other = registry.add("other", JSON, "JSON")
-    with pytest.raises(BadValue, match=f"written with schema {other}, which is JSON, where AVRO is expected"):
+    with pytest.raises(BadValue, match=f"written with schema {other} of type JSON, but AVRO is expected"):
         ValueReader(registry.url, subject="orders-value").read(header(other) + b"{}")
 
 

@@ -235,7 +235,7 @@ def test_a_descriptor_set_of_ones_own_needs_no_compiler(order: Plan, monkeypatch
         ({"notes": {"x": "y"}}, "notes must be a map with keys of type int32, not str 'x'"),
         ({"notes": {1: 5}}, r"notes\{1\} must be of type string"),
         ({"notes": 5}, "notes must be a map"),
-        ({"card": "x", "cash": 1}, "cash and card are both set"),
+        ({"card": "x", "cash": 1}, "cash and card of one oneof are both set"),
         ({"at": datetime(2024, 1, 1)}, "at must be a timestamp with a time zone"),  # noqa: DTZ001
         ({"took": 5}, r"took must be of type google\.protobuf\.Duration"),
         ({"coupon": 5}, "coupon must be of type string"),

@@ -1,6 +1,4 @@
-"""Error causes: the message behind Spark's and Java's stack traces, and whether the pipeline file is at
-fault. Pure.
-"""
+"""Error causes: the message behind stack traces, and whether the pipeline file is at fault. Pure."""
 
 from __future__ import annotations
 

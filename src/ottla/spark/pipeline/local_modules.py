@@ -86,9 +86,7 @@ def top_of(folder: Path, module: ModuleType) -> Path:
 
 
 def as_file(place: Path) -> Path:
-    """A module unchanged; a package as an archive of its .py files, named by its hash, kept until the process
-    exits.
-    """
+    """A module unchanged; a package as an archive of its .py files, kept until the process exits."""
     if not place.is_dir():
         return place
     files = {file.relative_to(place.parent): file.read_bytes() for file in sorted(place.rglob("*.py"))}

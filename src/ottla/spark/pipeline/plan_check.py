@@ -84,9 +84,7 @@ def _missing(
 
 
 def analyse(spark: SparkSession, plan: Plan) -> tuple[dict[str, DataFrame], list[Problem]]:
-    """Return the DataFrame of each source and step, up to the first that fails, and all problems of the
-    sinks.
-    """
+    """Return the DataFrames, up to the first source or step that fails, and all problems of the sinks."""
     problems: list[Problem] = []
     frames: dict[str, DataFrame] = {}
     try:

@@ -132,9 +132,7 @@ def _kafka(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def latest_of_each_key(frame: DataFrame) -> DataFrame:
-    """The state of a compacted topic: the latest record of each key, without tombstones and records without a
-    key.
-    """
+    """The state of a compacted topic: the latest record of each key, without tombstones and null keys."""
     from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
     rest = [name for name in frame.columns if name not in ("topic", "key")]
@@ -274,9 +272,7 @@ def _topic_options(plan: Plan, sink: Sink) -> dict[str, str]:
 
 
 class _BatchWriter:
-    """Writes each micro-batch by `df.write`, exactly once by its `sinkId`: Python sinks cannot have output
-    mode update.
-    """
+    """Writes each micro-batch by `df.write`, exactly once by its `sinkId`, for output mode update."""
 
     def __init__(self, options: dict[str, str], checkpoint: str) -> None:
         self._options = options

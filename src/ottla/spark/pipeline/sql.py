@@ -1,5 +1,4 @@
-"""Finds the tables that a SQL text reads, so that the order of steps and unknown names are known before Spark
-starts.
+"""Finds the tables that a SQL text reads, for the order of steps, before Spark starts.
 
 This is not a full parser: it looks at words, brackets, FROM, JOIN and the names that WITH defines. Spark
 analyses the text later. If a table is not found correctly, the step can set its `inputs`.
@@ -59,8 +58,7 @@ _NOTHING: Final = _Token("")
 
 
 def tables(text: str) -> list[str]:
-    """The names after FROM and JOIN, each once, in order, without names defined by WITH and calls such as
-    range(3).
+    """The names after FROM and JOIN, each once, in order, without names of WITH and calls like range(3).
 
     Names with a dot belong to a catalog and are left out.
     """

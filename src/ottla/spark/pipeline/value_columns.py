@@ -21,9 +21,7 @@ _CORRUPT: Final = "_corrupt_record"
 
 
 def decoded(frame: DataFrame, source: Source) -> DataFrame:
-    """Add the record's columns, the value as struct `_decoded`, and `_bad`; without `value:` the frame is
-    unchanged.
-    """
+    """Add the record's columns, the value as struct `_decoded`, and `_bad`, if the source has `value:`."""
     from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
     if source.value is None:

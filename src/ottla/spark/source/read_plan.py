@@ -76,8 +76,7 @@ def not_before(
     ends: Mapping[TopicPartition, int],
     logs: Mapping[TopicPartition, Log],
 ) -> Offsets:
-    """Move ends that are before their starts to the starts: between a timestamp and an offset there may be
-    nothing.
+    """Move ends that are before their starts to the starts.
 
     No records are lost if the log contains the start. The options already reject ends that are written before
     starts.
@@ -121,9 +120,7 @@ def ranges_of(
 
 
 def split(ranges: Iterable[Range], *, least: int | None, records_max: int | None) -> list[Range]:
-    """Split the ranges into parts of at most `records_max` offsets, and into at least `least` parts if
-    possible.
-    """
+    """Split the ranges into at least `least` parts, each of at most `records_max` offsets."""
     parts = [range_ for range_ in ranges if range_.size > 0]
     if records_max is not None:
         parts = [part for range_ in parts for part in _cut(range_, -(-range_.size // records_max))]

@@ -1,12 +1,11 @@
-"""Table sinks: write a streaming query to database tables or Parquet files, exactly once, with
-`foreachBatch`.
+"""Table sinks for `foreachBatch`: write to database tables or Parquet files, exactly once.
 
-    from ottla.spark import table_sinks
+from ottla.spark import table_sinks
 
-    sink = table_sinks.upsert(
-        "postgresql://user:pw@host/db", table="customers", key=["id"], sink_id="customers"
-    )
-    query = df.writeStream.foreachBatch(sink).option("checkpointLocation", "…").start()
+sink = table_sinks.upsert(
+    "postgresql://user:pw@host/db", table="customers", key=["id"], sink_id="customers"
+)
+query = df.writeStream.foreachBatch(sink).option("checkpointLocation", "…").start()
 """
 
 from ottla.spark.table_sinks.errors import BatchRefused, RowsRefused, SchemaMismatch, SinkError

@@ -122,9 +122,7 @@ class Database(abc.ABC):
 
     @abc.abstractmethod
     def fits(self, column: Column, found: TableColumn) -> bool:
-        """Whether the table column can store every value unchanged, except for its size, which is checked per
-        row.
-        """
+        """Whether the table column can store every value unchanged. Sizes are checked per row."""
 
     @abc.abstractmethod
     def columns_of(self, connection: Any, table: str) -> list[TableColumn]:
@@ -229,9 +227,7 @@ class Database(abc.ABC):
     # --- progress
 
     def create_progress(self, connection: Any, sink_id: str) -> None:
-        """Create the progress table and a row to lock, so that the first batches of two drivers exclude each
-        other.
-        """
+        """Create the progress table and a row to lock, which serializes the first batches of two drivers."""
         self.create(
             connection,
             f"CREATE TABLE IF NOT EXISTS {self.quote(PROGRESS)} (sink_id {self.id_type} NOT NULL PRIMARY "

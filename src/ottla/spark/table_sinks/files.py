@@ -253,8 +253,7 @@ def parquet_table(
     merge_every: int = 20,
     keep_s: float = 3600,
 ) -> ParquetTable:
-    """Write every row, or the last row of each `key`, to Parquet files, exactly once: a sink for
-    `foreachBatch`.
+    """Write every row, or the last row of each `key`, to Parquet files: a sink for `foreachBatch`.
 
     All columns are written. Without an order, each key may occur only once per batch, as in an aggregate in
     output mode update.

@@ -1,5 +1,4 @@
-"""The source's offsets after a batch, which are stored with it: from the rows, from Spark's offset log or the
-caller.
+"""The source's offsets after a batch: from the rows, from Spark's offset log or from the caller.
 
 Rows with topic, partition and offset yield {topic: {partition: next offset}}: tasks compute their part, the
 driver joins them. Otherwise the checkpoint's offset log has one entry per source. From a checkpoint, only

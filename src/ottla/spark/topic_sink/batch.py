@@ -1,9 +1,9 @@
-"""`df.write.format("ottla")`: all rows in one transaction, so read_committed consumers see all of them or
-none.
+"""`df.write.format("ottla")`: all rows in one transaction.
 
-In foreachBatch with a `sinkId`, the write belongs to a micro-batch and is written once, however often it is
-repeated. This makes output mode update exactly once, which Spark does not offer to Python sinks. Spark
-creates the writer while planning and sends it to the tasks and the commit, so all share one write id.
+read_committed consumers see all rows or none. In foreachBatch with a `sinkId`, the write belongs to a
+micro-batch and is written once, however often it is repeated. This makes output mode update exactly once,
+which Spark does not offer to Python sinks. Spark creates the writer while planning and sends it to the tasks
+and the commit, so all share one write id.
 """
 
 from __future__ import annotations

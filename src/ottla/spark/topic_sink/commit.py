@@ -169,9 +169,7 @@ def _write(plan: Plan, producer: Producer, messages: Sequence[TaskOutput], mark:
 
 
 def _marker_place(plan: Plan, messages: Sequence[TaskOutput]) -> TopicPartition | None:
-    """The partition for the marker: one that the query writes to; None if there are no rows and no topic
-    option.
-    """
+    """The partition for the marker; None if there are no rows and no topic option."""
     if plan.topic is not None:
         return TopicPartition(plan.topic, 0)
     here = {encoded.topic for message in messages for encoded in message.here}

@@ -76,9 +76,7 @@ def lay_out(
 
 
 def choose(rows: Any, keys: Bytes, count: int, spread: int, out: Any) -> None:
-    """Set `out` where it is -1: the partition (of `count`) of the row's key, or `spread` for a row without a
-    key.
-    """
+    """Set `out` where it is -1: the partition of the row's key, or `spread` for a row without a key."""
     left = rows[out[rows] < 0]
     out[left] = [spread if key is None else partition_for_key(key, count) for key in _cut_all(keys, left)]
 

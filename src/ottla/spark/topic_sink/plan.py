@@ -1,5 +1,4 @@
-"""The plan of a write: its options and columns, checked while Spark plans the query, before any row is
-written.
+"""The plan of a write: options and columns, checked before any row is written.
 
 A `Plan` is plain data that Spark sends to the tasks and the committer. Options and columns are those of
 Spark's Kafka connector; `guarantee`, `sinkId`, `adoptCheckpoint`, `microBatch` and `maxMessageBytes` are

@@ -42,9 +42,7 @@ READ_TIMEOUT_S: Final = 60.0
 
 @dataclass
 class TaskOutput(WriterCommitMessage):
-    """What a task sends to the commit: its batches in order, first those in the message, then the staged
-    ones.
-    """
+    """What a task sends to the commit: its batches in order, first `here`, then the staged ones."""
 
     #: The id of the streaming query, or of the write.
     owner: str

@@ -1,5 +1,4 @@
-"""Decodes the defaults of an Avro schema, which are JSON: bytes are strings with one character per byte,
-times are numbers.
+"""Decodes the defaults of an Avro schema, which are JSON: bytes are strings, times are numbers.
 
 Call `decode_defaults` once, on a private tree. fastavro returns a reader's default unchanged. A writer checks
 a default like a given value. A default that does not fit its field is removed; only rows that need it fail.

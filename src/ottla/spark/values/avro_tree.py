@@ -180,8 +180,7 @@ def simplify(avro: Avro) -> None:
 
 
 def align(writer: Avro, reader: Avro) -> None:
-    """Adapt the writer's logical types to the reader's, because Avro's schema resolution ignores logical
-    types.
+    """Adapt the writer's logical types to the reader's: Avro's schema resolution ignores them.
 
     A long that became a timestamp is read as a timestamp; a timestamp that became a plain long is read as a
     number. If both have a logical type, the writer's is kept: it defines the meaning of the bytes.

@@ -1,6 +1,4 @@
-"""Converts JSON values to column values of a schema, and rows to JSON, by nested functions (value, path) →
-value.
-"""
+"""Converts JSON values to column values of a schema, and rows to JSON, by nested functions."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Numbers in columns: values that are too large are rejected, where Python and the format libraries return
-infinity.
-"""
+"""Numbers in columns: too large values are rejected, where libraries would return infinity."""
 
 from __future__ import annotations
 

@@ -190,8 +190,9 @@ def _json_of(value: Any) -> str:
 
 
 def setting(descriptor: Any) -> _Set:
-    """The function that fills a message from a dict, compiled once per descriptor; recursive messages on
-    first use.
+    """The function that fills a message from a dict, compiled once per descriptor.
+
+    Recursive messages are compiled on first use.
     """
     made: dict[str, Any] | None = None
     oneofs: dict[str, str] = {
