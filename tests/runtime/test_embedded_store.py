@@ -159,6 +159,6 @@ def test_the_truncation_of_a_damaged_tail_is_logged(tmp_path: Path) -> None:
     assert EmbeddedStore(SystemDisk(), str(tmp_path), say=said.append).load() == [r.Cluster("c")]
     [line] = said
     assert (
-        line.startswith(f"{tmp_path}/metadata.journal: the last 13 of {size} bytes") and "1 records" in line
+        line.startswith(f"{tmp_path}/metadata.journal: truncated 13 of {size} bytes") and "1 records" in line
     )
     assert (tmp_path / "metadata.journal.cut").read_bytes() == b"half an entry"

@@ -293,7 +293,9 @@ async def test_a_path_that_apache_kafka_uses_is_left_alone(
     await asyncio.to_thread(kafka.start)
     try:
         await asyncio.to_thread(kafka.create, f"{path}/cluster/id", b"{}", makepath=True)
-        with pytest.raises(StoreUnavailable, match=rf"Apache Kafka keeps .* such as {cluster}/ottla"):
+        with pytest.raises(
+            StoreUnavailable, match=rf"Apache Kafka keeps .* such as zookeeper.connect={cluster}/ottla"
+        ):
             await Member(cluster).store.connect()
         assert await asyncio.to_thread(kafka.get_children, path) == ["cluster"]
         async with member(f"{cluster}/ottla") as one:
