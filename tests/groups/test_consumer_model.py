@@ -267,7 +267,9 @@ class Groups(RuleBasedStateMachine):
         group = getattr(self, "clients", None) is not None and self.group
         if not group:
             return
-        held = {place: name for name, member in group.members.items() for place in member.current.owned_partitions}
+        held = {
+            place: name for name, member in group.members.items() for place in member.current.owned_partitions
+        }
         assert held == group.owners
         assert group.preference_counts == Counter(
             member.subscription.preferences for member in group.members.values()
