@@ -55,7 +55,7 @@ def test_several_are_found_in_turns_and_not_all_are_kept() -> None:
     for pattern in patterns:
         assert not matcher.find(pattern, world.now_ms).is_current
     world.advance(60_000)
-    kept = [pattern for pattern in patterns if pattern in matcher._kept]
+    kept = [pattern for pattern in patterns if pattern in matcher._found]
     assert len(kept) == 64
     assert all(matcher.find(pattern, world.now_ms) == (expected, True) for pattern in kept)
 

@@ -1,1 +1,1 @@
-"""Consumer groups: pure state machines, one shard a partition of `__consumer_offsets`; `broker/coordinators/coordinator.py` drives them."""
+"""Consumer groups: pure state machines, one shard for each partition of `__consumer_offsets`."""

@@ -1,8 +1,8 @@
-"""What the groups of one broker hold in memory, against the limits of `model/limits.py`.
+"""The memory of all groups on one broker, against the limits of `model/limits.py`.
 
-An exact count would have to be kept up to date wherever a member or an offset comes or goes. Instead an upper bound grows with what
-is admitted and never shrinks; when it comes near to a limit everything is counted once, in slices. So what clients hold is
-bounded, an ordinary request pays for an addition, and groups that end give back what they held.
+An exact count would need an update wherever a member or an offset is added or removed. Instead an upper bound
+grows with each admitted request and never shrinks. When it gets near a limit, all groups are counted once, in
+slices. So memory is bounded, an ordinary request costs one addition, and deleted groups free their share.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Final, NamedTuple
 
 from ottla.model import limits
 
-#: A broker that is at a limit counts at most this often.
+#: The shortest interval between two counts at a limit.
 _COUNT_MS: Final = 1_000
-#: One that comes near to a limit counts this often, so that it does not refuse what it has memory for.
+#: The interval between two counts near a limit, so that no request is refused without need.
 _COUNT_SOON_MS: Final = 10_000
-#: This many groups are counted within some milliseconds.
+#: Groups that are counted within some milliseconds.
 _COUNTED_AT_ONCE_MAX: Final = 20_000
 
 
@@ -24,7 +24,7 @@ class Usage(NamedTuple):
     groups: int = 0
     members: int = 0
     offsets: int = 0
-    #: The bytes that clients have sent and the groups hold.
+    #: The bytes of client data in the groups.
     size: int = 0
 
     def plus(self, more: Usage) -> Usage:
@@ -41,32 +41,33 @@ class Usage(NamedTuple):
 
     @property
     def is_near(self) -> bool:
-        """Whether it is more than three quarters of a limit."""
+        """Whether one figure is above three quarters of its limit."""
         return not Usage(*(each + each // 3 for each in self)).is_within
 
 
 class Budget:
-    """`count` is the exact usage of all groups on this broker. `count_later(done)` counts it in slices, because very many groups take
-    long; without it they are counted at once."""
+    """`count` returns the exact usage of all groups on this broker. `count_later(done)` counts in slices;
+    without it groups are always counted at once."""
 
     def __init__(
         self, count: Callable[[], Usage], count_later: Callable[[Callable[[Usage], None]], None] | None = None
     ) -> None:
         self._count = count
         self._count_later = count_later
-        # At first there are no groups, and those that are loaded are added. If they are to be counted at once, that is done when needed.
+        # With `count_later` the bound starts at zero and loaded groups are added. Otherwise the first request
+        # counts.
         self._upper: Usage | None = None if count_later is None else Usage()
         self._counted_ms = -_COUNT_SOON_MS
-        #: What was admitted since a count in slices began; None if there is none.
+        #: Usage admitted since the current count in slices began; None if no count is running.
         self._grown: Usage | None = None
 
     def add_loaded(self, more: Usage) -> None:
-        """Groups were loaded that hold this."""
+        """Add the usage of loaded groups."""
         if self._upper is not None:
             self._grow(more)
 
     def reserve(self, more: Usage, now_ms: int) -> bool:
-        """Whether there is memory for this; then it is counted."""
+        """Reserve memory; False if a limit would be exceeded."""
         if self._upper is not None:
             after = self._upper.plus(more)
             if after.is_within:
@@ -99,10 +100,10 @@ class Budget:
         self._count_later(self._counted)
 
     def _counted(self, usage: Usage) -> None:
-        # Some of what was admitted meanwhile is counted twice: it is an upper bound.
+        # Usage admitted meanwhile may be counted twice: it is an upper bound.
         grown, self._grown = self._grown or Usage(), None
         self._upper = usage.plus(grown)
 
     def add(self, size: int) -> None:
-        """Something that was admitted has come to hold more, as partitions that were assigned."""
+        """Add bytes of an admitted member, as for assigned partitions."""
         self._grow(Usage(size=size))

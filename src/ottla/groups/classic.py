@@ -1,7 +1,7 @@
-"""The requests of a classic group's members: join, sync, heartbeat, leave. Errors are Kafka's, in Kafka's order.
+"""The classic protocol: JoinGroup, SyncGroup, Heartbeat and LeaveGroup. Errors are Kafka's, in Kafka's order.
 
-Whether a request is allowed is decided here; what it makes of the group is `rebalancing.py`'s. The answer to a join waits for all
-members to join, the answer to a sync for the leader's assignment.
+This module checks requests; `rebalance.py` changes the group. The response to a join waits until all members
+have joined. The response to a sync waits for the leader's assignment.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from ottla.records.layout import Malformed
 if TYPE_CHECKING:
     from ottla.groups.shard import Shard
 
-#: The characters of a client.id, or of a group.instance.id, that a member id begins with.
+#: The characters of client.id or group.instance.id at the start of a member id.
 _PREFIX_MAX: Final = 256
 
 
 class Join(NamedTuple):
-    """A JoinGroup request, whatever its version."""
+    """A JoinGroup request in any version."""
 
     group_id: str
     member_id: str
@@ -39,9 +39,9 @@ class Join(NamedTuple):
     rebalance_timeout_ms: int
     protocol_type: str
     protocols: Protocols
-    #: Whether a new member first gets its id, to join with it (KIP-394, version 4).
+    #: Whether a new member first gets its id and then joins with it (KIP-394, version 4).
     needs_known_id: bool
-    #: Whether a leader can be told that there is nothing to assign (KIP-814, version 9).
+    #: Whether the response can tell the leader to skip the assignment (KIP-814, version 9).
     can_skip_assignment: bool
 
     def as_member(self, member_id: str) -> ClassicMember:
@@ -53,7 +53,7 @@ class Join(NamedTuple):
 
 
 class Sync(NamedTuple):
-    """A SyncGroup request, whatever its version."""
+    """A SyncGroup request in any version."""
 
     group_id: str
     generation: int
@@ -70,7 +70,7 @@ class ClassicProtocol:
         self._host = shard.host
         self.rebalance = ClassicRebalance(shard)
 
-    # --- joining ------------------------------------------------------------------------------------------------
+    # --- join -----------------------------------------------------------------------------------------------
 
     def join(self, request: Join, reply: Reply, now_ms: int) -> None:
         config = self._host.config
@@ -123,13 +123,13 @@ class ClassicProtocol:
         return member is not None
 
     def _check_size(self, group: ClassicGroup, request: Join, now_ms: int) -> ErrorCode:
-        """Whether there is memory for what the member sends, and the group's record can be written with it."""
+        """Whether there is memory for the member, and its group's record is not too large."""
         known_id = request.member_id or group.static.get(request.instance_id or "", "")
         old = group.members.get(known_id)
         is_more = old is None and known_id not in group.pending
         if is_more and group.member_count >= limits.GROUP_MEMBERS_MAX:
             return ErrorCode.GROUP_MAX_SIZE_REACHED
-        # A new member's id is as long as this one.
+        # The id of a new member has this length.
         weight = request.as_member(request.member_id or f"{_prefix(request)}{'':37}").weight
         record_max = self._host.record_bytes_max
         if ClassicGroup(group.group_id).with_member(weight, None).stored > record_max:
@@ -154,7 +154,7 @@ class ClassicProtocol:
             else:
                 self._replace(group, old, member_id, request, reply, now_ms)
         elif request.needs_known_id:
-            # Only its session counts until it comes: what it supports it says again.
+            # Until it joins, only its session matters; the next join has its protocols again.
             expected = request._replace(protocols=()).as_member(member_id)
             group.pending[member_id] = expected
             self.rebalance.start_session(group, expected, now_ms)
@@ -184,7 +184,7 @@ class ClassicProtocol:
             return _fail_join(reply, member_id, error)
         member = group.members[member_id]
         is_same = member.protocols == request.protocols
-        # Who lost the answer hears it again; but a leader that joins a stable group wants another assignment.
+        # A retry gets the same response. But a leader that joins a stable group wants a rebalance.
         if is_same and (
             group.state is State.COMPLETING_REBALANCE
             or (group.state is State.STABLE and group.leader_id != member_id)
@@ -194,7 +194,7 @@ class ClassicProtocol:
         group.update_protocols(member, request.protocols)
         _update(member, request)
         if member.join is not None:
-            # Its client has asked again: the older request is nobody's any more.
+            # The client has sent the request again: the older one is obsolete.
             member.join.refuse(ErrorCode.REBALANCE_IN_PROGRESS)
         group.set_join_reply(member, reply)
         return self.rebalance.member_joined(group, now_ms)
@@ -208,7 +208,8 @@ class ClassicProtocol:
         reply: Reply,
         now_ms: int,
     ) -> None:
-        """A static member has come back under another id: what it had it keeps, and its old self is fenced (KIP-345)."""
+        """A static member returns with a new member id: it keeps its assignment, and the old id is fenced
+        (KIP-345)."""
         led, old_id = group.leader_id == old.member_id, old.member_id
         for waiting in (group.take_join_reply(old), old.sync):
             if waiting is not None:
@@ -224,13 +225,13 @@ class ClassicProtocol:
             if self._host.fits(record):
                 answer = joined(group, member, skip_assignment=led and request.can_skip_assignment)
                 if led and not request.can_skip_assignment:
-                    # It would assign anew if it knew that it leads.
+                    # If it knew that it leads, it would compute another assignment.
                     answer |= {"leader": old_id, "members": []}
                 return self._host.schedule(Decision([record], [(reply, answer)], is_replayed=True))
         group.set_join_reply(member, reply)
         return self.rebalance.member_joined(group, now_ms)
 
-    # --- the assignment -----------------------------------------------------------------------------------------
+    # --- sync -----------------------------------------------------------------------------------------------
 
     def sync(self, request: Sync, reply: Reply, now_ms: int) -> None:
         other = self._shard.consumer_group(request.group_id)
@@ -272,12 +273,12 @@ class ClassicProtocol:
             or not self._host.fits(record)
             or not self._host.budget.reserve(Usage(size=growth), now_ms)
         ):
-            # It cannot be written, and would not be found after a restart.
+            # The assignment cannot be written, and would be lost in a restart.
             self.rebalance.fail_syncs(group, ErrorCode.UNKNOWN_SERVER_ERROR, now_ms)
             return self.rebalance.prepare(group, now_ms)
         return self.rebalance.assign(group, assignments, record, now_ms)
 
-    # --- being there --------------------------------------------------------------------------------------------
+    # --- heartbeat and leave --------------------------------------------------------------------------------
 
     def heartbeat(
         self, group: ClassicGroup, generation: int, member_id: str, instance_id: str | None, now_ms: int
@@ -296,7 +297,7 @@ class ClassicProtocol:
         return ErrorCode.NONE
 
     def leave(self, group_id: str, leaving: Sequence[tuple[str, str | None]], now_ms: int) -> list[ErrorCode]:
-        """Members (id, instance) leave; an instance without an id is sent away by an administrator."""
+        """Remove members (id, instance); an administrator removes an instance without an id."""
         other = self._shard.consumer_group(group_id)
         if other is not None:
             return self._shard.classic_members.leave(other, leaving, now_ms)
@@ -329,11 +330,11 @@ class ClassicProtocol:
     def check_commit(
         self, group: ClassicGroup, generation: int, member_id: str, instance_id: str | None, now_ms: int
     ) -> ErrorCode:
-        """Whether this caller may commit offsets for the group; if it is a member, it has been heard of."""
+        """Whether this caller may commit offsets for the group; extends the session of a member."""
         if generation < 0 and group.state is State.EMPTY:
             return ErrorCode.NONE
         if generation < 0 and not member_id and instance_id is None:
-            # The group has members, and this is none of them.
+            # The group has members, and the caller is not one of them.
             return ErrorCode.UNKNOWN_MEMBER_ID
         error = group.check(member_id, instance_id)
         if error:
@@ -341,24 +342,24 @@ class ClassicProtocol:
         if generation != group.generation:
             return ErrorCode.ILLEGAL_GENERATION
         if group.state is State.COMPLETING_REBALANCE:
-            # It has its generation, but not yet its assignment.
+            # The generation is known, the assignment is not.
             return ErrorCode.REBALANCE_IN_PROGRESS
         group.members[member_id].extend_session(now_ms)
         return ErrorCode.NONE
 
-    # --- after loading ------------------------------------------------------------------------------------------
+    # --- load -----------------------------------------------------------------------------------------------
 
     def resume(self, group: ClassicGroup, now_ms: int) -> bool:
-        """A group has been loaded: its members have a session's time to be heard of. Whether it has to be rebalanced."""
+        """After a load: start the sessions of all members; True if the group needs a rebalance."""
         for member in group.members.values():
             self.rebalance.start_session(group, member, now_ms)
         if group.members and group.leader_id is None:
-            # It was a consumer group, and somebody had just left it.
+            # A downgrade from a consumer group wrote no leader.
             group.leader_id = next(iter(group.members))
             return True
         return len(group.members) > self._host.config.group_max_size
 
-    # --- telling ------------------------------------------------------------------------------------------------
+    # --- describe -------------------------------------------------------------------------------------------
 
     def describe(self, group: ClassicGroup) -> dict[str, Any]:
         is_stable = group.state is State.STABLE
@@ -373,7 +374,7 @@ class ClassicProtocol:
                     "member_id": member.member_id, "group_instance_id": member.instance_id,
                     "client_id": member.client_id, "client_host": member.client_host,
                     "member_metadata": member.metadata(group.protocol) if is_stable else b"",
-                    # What it reads, while it is asked to join again, is what it had.
+                    # Until the member joins again, it consumes its last assignment.
                     "member_assignment": member.assignment,
                 }
                 for member in group.members.values()
@@ -382,7 +383,7 @@ class ClassicProtocol:
 
 
 def _encoded(record: Record) -> Encoded | None:
-    """As it is written; None if it cannot be."""
+    """The encoded record; None if it cannot be written."""
     try:
         return Encoded(*encode(record))
     except Malformed:
@@ -390,7 +391,7 @@ def _encoded(record: Record) -> Encoded | None:
 
 
 def _prefix(request: Join) -> str:
-    """What the id of a new member begins with."""
+    """The start of a new member id."""
     prefix = request.client_id if request.instance_id is None else request.instance_id
     return prefix[:_PREFIX_MAX]
 

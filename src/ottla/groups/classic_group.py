@@ -1,10 +1,10 @@
-"""A classic group: its members, its state, and the table of how states follow each other.
+"""A classic group: its members, its state, and the table of state transitions.
 
-The broker only gathers and spreads here: members join with what they support, the one that leads computes the assignment, and
-the broker hands each its part. What is written down is the outcome (a generation with its members and assignments); joins
-and syncs under way are lost with the coordinator, and members then begin again.
+Members join with their protocols, the leader computes the assignment, and the broker sends each member its
+part. The record of a group has the result: a generation with its members and assignments. Joins and syncs in
+progress are lost with the coordinator; members then join again.
 
-Called by `classic.py` and `rebalancing.py`, which own the transitions' reasons; nothing here answers or writes.
+Called by `classic.py` and `rebalance.py`. This module sends no responses and writes no records.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NO_GENERATION: Final = -1
 
 
 class State(Enum):
-    """By the names that DescribeGroups tells."""
+    """By the names in DescribeGroups."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -52,7 +52,7 @@ class Event(Enum):
     REMOVED = "the group is deleted, or its last offset expires"
 
 
-#: The whole life of a group. What is not here cannot happen.
+#: All transitions of a group.
 TRANSITIONS: Final[Mapping[tuple[State, Event], State]] = {
     (State.EMPTY, Event.CHANGED): State.PREPARING_REBALANCE,
     (State.EMPTY, Event.REMOVED): State.DEAD,
@@ -65,22 +65,22 @@ TRANSITIONS: Final[Mapping[tuple[State, Event], State]] = {
 
 Protocols = tuple[tuple[str, bytes], ...]
 
-#: What a member's row in the record has besides its strings and bytes, and what the record has besides its rows.
+#: The bytes of a member's row besides its strings and byte fields, and of the record besides its rows.
 _ROW_BYTES: Final = 24
 _RECORD_BYTES: Final = 8 * 1024
 
 
 class Weight(NamedTuple):
-    """What one member adds to its group."""
+    """The bytes that one member adds to its group."""
 
-    #: The bytes that its client has sent, all protocols included.
+    #: Sent by its client, with all protocols.
     sent: int
-    #: The bytes of its row in the group's record, without an assignment, whichever protocol is chosen.
+    #: Of its row in the group's record, without an assignment, for the largest protocol.
     stored: int
 
 
 class ClassicMember:
-    """One member; also its own session timer, which a heartbeat moves by writing down another deadline."""
+    """One member, and its session timer. A heartbeat only sets `deadline_ms`."""
 
     __slots__ = (
         "assignment", "bucket", "client_host", "client_id", "deadline_ms", "instance_id", "is_new", "join",
@@ -106,10 +106,10 @@ class ClassicMember:
         self.rebalance_timeout_ms = rebalance_timeout_ms
         self.protocols = protocols
         self.assignment = b""
-        #: The requests of this member that wait for the others.
+        #: Requests of this member that wait for the others.
         self.join: Reply | None = None
         self.sync: Reply | None = None
-        #: It waits in its first join and does not know its id: it cannot heartbeat.
+        #: It waits in its first join, does not know its member id, and cannot heartbeat.
         self.is_new = False
         self.deadline_ms = 0
         self.bucket = -1
@@ -129,22 +129,23 @@ class ClassicMember:
 
     @property
     def names(self) -> set[str]:
-        """The protocols that it has; a stranger may name as many as fit into a request, and one of them twice."""
+        """Its protocols. A client may send very many, and one twice."""
         return {name for name, _metadata in self.protocols}
 
-    # --- the session --------------------------------------------------------------------------------------------
+    # --- the session ----------------------------------------------------------------------------------------
 
     def start_session(
         self, timers: Timers, on_expired: Callable[[ClassicMember, int], None], timeout_ms: int, now_ms: int
     ) -> None:
-        """From now on it is lost unless it says something in time."""
+        """Start the session: `on_expired` is called unless the deadline is extended."""
         self.end_session()
         self.timers, self.on_expired = timers, on_expired
         self.deadline_ms = now_ms + timeout_ms
         timers.add(self, self.deadline_ms)
 
     def extend_session(self, now_ms: int) -> None:
-        """It has said something. The timer rings at the old time and finds the new one: a heartbeat moves no timer."""
+        """Extend the deadline. The timer fires at the old one and finds the new one: a heartbeat moves no
+        timer."""
         self.deadline_ms = now_ms + self.session_timeout_ms
 
     def end_session(self) -> None:
@@ -156,7 +157,7 @@ class ClassicMember:
         if now_ms < self.deadline_ms:
             self.timers.add(self, self.deadline_ms)
         elif not self.is_new and (self.join is not None or self.sync is not None):
-            # It waits for the others and cannot heartbeat meanwhile.
+            # It waits for other members and cannot heartbeat meanwhile.
             self.extend_session(now_ms)
             self.timers.add(self, self.deadline_ms)
         else:
@@ -164,7 +165,8 @@ class ClassicMember:
 
 
 class ClassicGroup:
-    """`previous` is the state before the present one: a group's first rebalance waits for more members to come."""
+    """`previous` is the state before the current one: the first rebalance, from EMPTY, waits for more
+    members."""
 
     __slots__ = (
         "alarm", "assigned_bytes", "generation", "group_id", "has_new_member", "joined", "leader_id", "members",
@@ -184,35 +186,35 @@ class ClassicGroup:
         self.leader_id: str | None = None
         #: By id, in the order in which they joined.
         self.members: dict[str, ClassicMember] = {}
-        #: How many of them wait for the others in a join, and how many support each protocol. Counted as they come and go:
-        #: a thousand members ask a thousand times.
+        #: The number of members that wait in a join, and that support each protocol. Kept up to date, since
+        #: every join of a thousand members needs them.
         self.joined = 0
         self.supporters: Counter[str] = Counter()
-        #: The sums of the members' weights, and the bytes of the last assignment.
+        #: The sums of the weights of members, and the bytes of the last assignment.
         self.sent_bytes = 0
         self.stored_bytes = 0
         self.assigned_bytes = 0
-        #: The ids of static members by their instances (KIP-345).
+        #: The member ids of static members by group.instance.id (KIP-345).
         self.static: dict[str, str] = {}
-        #: Ids that were given out and have not joined yet (KIP-394), with their sessions.
+        #: Member ids that have not joined yet (KIP-394), with their sessions.
         self.pending: dict[str, ClassicMember] = {}
-        #: Members that have not asked for this generation's assignment yet.
+        #: Members that have not sent SyncGroup in this generation.
         self.unsynced: set[str] = set()
-        #: When it came into this state, by the wall clock.
+        #: When it entered this state, by the wall clock.
         self.since_ms = -1
-        #: The topics that its members have subscribed to; None if that is not known.
+        #: The topics that its members subscribe to; None if unknown.
         self.subscribed: frozenset[str] | None = None
-        #: For the first rebalance: whether somebody came since the last look, and how much longer it may be put off.
+        #: In the first rebalance: whether a member joined since the last check, and the delay that is left.
         self.has_new_member = False
         self.remaining_ms = 0
-        #: The end of the phase that a rebalance is in.
+        #: The end of the current phase of a rebalance.
         self.alarm: Alarm | None = None
 
     def transition(self, event: Event, wall_ms: int) -> None:
         self.previous, self.state = self.state, TRANSITIONS[self.state, event]
         self.since_ms = wall_ms
 
-    # --- members ------------------------------------------------------------------------------------------------
+    # --- members --------------------------------------------------------------------------------------------
 
     def add(self, member: ClassicMember, protocol_type: str) -> None:
         if not self.members:
@@ -235,7 +237,7 @@ class ClassicGroup:
             self.leader_id = next(iter(self.members), None)
 
     def replace(self, old: ClassicMember, member: ClassicMember) -> None:
-        """A static member has another id, in its old place, so that the order of the members stays."""
+        """Give a static member another member id; the order of members stays."""
         self._count(old, -1)
         self._count(member, 1)
         self.members = {
@@ -251,13 +253,13 @@ class ClassicGroup:
             self.leader_id = member.member_id
 
     def update_protocols(self, member: ClassicMember, protocols: Protocols) -> None:
-        """A member supports something else."""
+        """A member sends other protocols."""
         self._count(member, -1)
         member.protocols = protocols
         self._count(member, 1)
 
     def _count(self, member: ClassicMember, more: int) -> None:
-        """A member comes (1) or goes (-1)."""
+        """Add (1) or subtract (-1) a member in the counters."""
         weight = member.weight
         self.sent_bytes += more * weight.sent
         self.stored_bytes += more * weight.stored
@@ -268,7 +270,7 @@ class ClassicGroup:
 
     @property
     def size(self) -> int:
-        """The bytes that clients have sent and the group holds."""
+        """The bytes of client data in the group."""
         return len(self.group_id) + self.sent_bytes + self.assigned_bytes
 
     @property
@@ -276,7 +278,7 @@ class ClassicGroup:
         return len(self.members) + len(self.pending)
 
     def with_member(self, weight: Weight, old: ClassicMember | None) -> Weight:
-        """What the group, and its record, weigh with another member, or with another one in the place of `old`."""
+        """The bytes of the group and of its record with one more member, or with one instead of `old`."""
         before = old.weight if old is not None else Weight(0, 0)
         head = _RECORD_BYTES + len(self.group_id.encode())
         return Weight(
@@ -290,13 +292,13 @@ class ClassicGroup:
         member.join = reply
 
     def take_join_reply(self, member: ClassicMember) -> Reply | None:
-        """It waits no more: the reply that it waits with, if it does."""
+        """Stop waiting; returns the waiting reply, if any."""
         reply, member.join = member.join, None
         self.joined -= reply is not None
         return reply
 
     def check(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """Whether this is a member, and under its instance's present id."""
+        """NONE if this is a member, with the current member id of its instance."""
         if instance_id is not None:
             known = self.static.get(instance_id)
             if known is None:
@@ -313,10 +315,10 @@ class ClassicGroup:
     def rebalance_timeout_ms(self) -> int:
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
-    # --- protocols ----------------------------------------------------------------------------------------------
+    # --- protocols ------------------------------------------------------------------------------------------
 
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
-        """Whether somebody with these can be in the group: one of them every member has."""
+        """Whether a member with these protocols can join: all members share one of them."""
         if not protocol_type or not protocols:
             return False
         if self.state is State.EMPTY:
@@ -326,7 +328,7 @@ class ClassicGroup:
         return any(self.supporters[name] == len(self.members) for name, _metadata in protocols)
 
     def choose_protocol(self) -> str:
-        """Of those that all have: the one that most members name first; a tie goes to what the first member prefers."""
+        """The common protocol that most members prefer; the first member decides a tie."""
         members = list(self.members.values())
         common = {name for name in members[0].names if self.supporters[name] == len(members)}
         if len(common) == 1:
@@ -338,7 +340,7 @@ class ClassicGroup:
         return max(in_order, key=lambda name: votes[name])
 
     def begin_generation(self, wall_ms: int) -> None:
-        """Everybody who is to be in the next generation is there."""
+        """Begin the next generation with the current members."""
         self.generation = 1 if self.generation >= 2**31 - 1 else self.generation + 1
         if self.members:
             self.protocol = self.choose_protocol()
@@ -350,7 +352,7 @@ class ClassicGroup:
         self.unsynced = set(self.members)
 
     def compute_subscribed_topics(self) -> None:
-        """What the members' own metadata says, if it is that of consumers."""
+        """Read the subscribed topics from the members' metadata, if the protocol type is `consumer`."""
         self.subscribed = frozenset()
         if not self.members and self.protocol_type != CONSUMER:
             self.subscribed = None if self.protocol_type is None else frozenset()
@@ -372,13 +374,13 @@ class ClassicGroup:
         self.subscribed = frozenset(found)
 
     def is_subscribed(self, topic: str) -> bool:
-        """Whether a member reads this topic; one that is not understood might."""
+        """Whether a member subscribes to this topic; True if subscriptions are unknown."""
         return self.subscribed is None or topic in self.subscribed
 
-    # --- the record ---------------------------------------------------------------------------------------------
+    # --- the record -----------------------------------------------------------------------------------------
 
     def record(self, assignments: Mapping[str, bytes] | None = None) -> Record:
-        """This group as it is written down, with these assignments, or those that its members have."""
+        """The record of the group, with `assignments` or those of its members."""
         return Record(
             (GROUP_METADATA, self.group_id),
             {
@@ -404,7 +406,7 @@ class ClassicGroup:
 
     @classmethod
     def replayed(cls, group_id: str, value: Mapping[str, Any]) -> ClassicGroup:
-        """The group that a record tells of."""
+        """The group in a record."""
         group = cls(group_id)
         group.generation = value["generation"]
         group.protocol_type = value["protocol_type"] or None

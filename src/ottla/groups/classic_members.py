@@ -1,12 +1,14 @@
-"""Members of a consumer group that still speak the classic protocol: their JoinGroup, SyncGroup, Heartbeat, LeaveGroup (KIP-848).
+"""Classic members of a consumer group (KIP-848): their JoinGroup, SyncGroup, Heartbeat and LeaveGroup.
 
-Their epoch is their generation. A heartbeat tells them to join again when the group's epoch has grown, when they have to give up
-something, or when what they wait for is free. A join is answered at once: in it the member says what it still owns, which is nothing
-if its assignor gives up everything before (eager), and takes its step towards its target; the sync that follows tells what it
-has then. Nobody leads: the broker assigns. From being told to join, and from joining to syncing, a member has its rebalance
-time-out.
+- The member epoch is the generation.
+- Heartbeat returns REBALANCE_IN_PROGRESS when the group epoch has grown, when the member must revoke
+  partitions, and when all partitions that it waits for are free.
+- A join is answered at once. The subscription tells what the member still owns: nothing with an eager
+  assignor. The join is one reconciliation step.
+- The sync after it returns the current assignment. No member is the leader: the broker assigns.
+- A member has its rebalance timeout to join when told to, and again from the join to the sync.
 
-Errors are Kafka's. What the requests make of the group is `membership.py`'s.
+Errors are Kafka's. `member_lifecycle.py` changes the group.
 """
 
 from __future__ import annotations
@@ -36,10 +38,10 @@ class ClassicMembers:
         self._host = shard.host
         self._member_lifecycle = shard.member_lifecycle
 
-    # --- joining ------------------------------------------------------------------------------------------------
+    # --- join -----------------------------------------------------------------------------------------------
 
     def join(self, group: ConsumerGroup, request: Join, new_id: str, reply: Reply, now_ms: int) -> None:
-        """Answers, or raises Refusal; then nothing has changed. `new_id` is the id of a member that has none yet."""
+        """Respond, or raise Refusal if nothing has changed. `new_id` is for a member without an id."""
         member_id = request.member_id or new_id
         member, old = self._find_member(group, request, member_id)
         if member is None and old is None:
@@ -71,7 +73,7 @@ class ClassicMembers:
         member = self._member_lifecycle.update(group, member_id, subscription, draft, now_ms)
         owned = self._shard.migration.places(wanted.owned)
         self._member_lifecycle.reconcile_member(group, member, owned, draft, now_ms)
-        # Its session time-out may be a shorter one now; and it owes a sync.
+        # The session timeout may be shorter; and a sync must follow.
         member.end_session()
         self._member_lifecycle.start_session(group, member, now_ms)
         self._member_lifecycle.start_rebalance_timer(group, member, now_ms)
@@ -81,7 +83,7 @@ class ClassicMembers:
     def _find_member(
         self, group: ConsumerGroup, request: Join, member_id: str
     ) -> tuple[ConsumerMember | None, ConsumerMember | None]:
-        """The member that joins, None if it is new; and the static one whose place it takes, if it does."""
+        """The joining member, None if new; and the static member that it replaces, if any."""
         member = group.members.get(member_id)
         if request.instance_id is not None:
             known = group.members.get(group.static.get(request.instance_id, UNKNOWN_MEMBER))
@@ -92,14 +94,14 @@ class ClassicMembers:
             if known.member_id != member_id:
                 raise Refusal(ErrorCode.FENCED_INSTANCE_ID)
         if member is not None and member.subscription.classic is None:
-            # The id of somebody who speaks the other protocol.
+            # The id of a member with the consumer protocol.
             raise Refusal(ErrorCode.UNKNOWN_MEMBER_ID)
         return member, None
 
-    # --- the assignment -----------------------------------------------------------------------------------------
+    # --- sync -----------------------------------------------------------------------------------------------
 
     def sync(self, group: ConsumerGroup, request: Sync, reply: Reply, now_ms: int) -> None:
-        """Answers, or raises Refusal."""
+        """Respond, or raise Refusal."""
         member, classic = self._known(group, request.member_id, request.instance_id, request.generation)
         if request.protocol_type not in (None, CONSUMER) or request.protocol_name not in (
             None,
@@ -107,7 +109,7 @@ class ClassicMembers:
         ):
             raise Refusal(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         self._member_lifecycle.start_session(group, member, now_ms)
-        # Who gives up something has joined already, and goes on from there when it has.
+        # A member that still revokes partitions has joined already and continues after that.
         if group.assignment_epoch > member.current.epoch and member.current.state != UNREVOKED:
             self._member_lifecycle.start_rebalance_timer(group, member, now_ms)
             raise Refusal(ErrorCode.REBALANCE_IN_PROGRESS)
@@ -118,7 +120,7 @@ class ClassicMembers:
         }  # fmt: skip
         self._host.schedule(Decision(answers=[(reply, answer)], is_read=True))
 
-    # --- being there --------------------------------------------------------------------------------------------
+    # --- heartbeat and leave --------------------------------------------------------------------------------
 
     def heartbeat(
         self, group: ConsumerGroup, generation: int, member_id: str, instance_id: str | None, now_ms: int
@@ -137,7 +139,8 @@ class ClassicMembers:
     def leave(
         self, group: ConsumerGroup, leaving: Sequence[tuple[str, str | None]], now_ms: int
     ) -> list[ErrorCode]:
-        """Members (id, instance) leave, of either protocol; an instance without an id is sent away by an administrator."""
+        """Remove members (id, instance) of either protocol; an administrator removes an instance without an
+        id."""
         errors: list[ErrorCode] = []
         gone: dict[str, ConsumerMember] = {}
         for member_id, instance_id in leaving:
@@ -158,7 +161,7 @@ class ClassicMembers:
     def _known(
         self, group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int
     ) -> tuple[ConsumerMember, ClassicSide]:
-        """A member that speaks the classic protocol, in its generation. Raises Refusal."""
+        """A classic member in its current generation. Raises Refusal."""
         known = member_id if instance_id is None else group.static.get(instance_id)
         member = group.members.get(known or UNKNOWN_MEMBER)
         if member is None:
@@ -177,7 +180,7 @@ def refused_join(member_id: str, code: ErrorCode) -> dict[str, Any]:
 
 
 def _joined(member: ConsumerMember, classic: ClassicSide) -> dict[str, Any]:
-    """The answer to a join: nobody is the leader, so that nobody assigns."""
+    """The response to a join. No member is the leader, so no client assigns."""
     return {
         "error_code": 0, "generation_id": member.current.epoch, "protocol_type": CONSUMER,
         "protocol_name": classic.protocol, "leader": "", "skip_assignment": False, "member_id": member.member_id,
@@ -195,12 +198,13 @@ def _wanted(request: Join) -> Wanted:
 
 
 def _must_join(group: ConsumerGroup, member: ConsumerMember, now_ms: int) -> bool:
-    """Whether a member has to come: for a newer epoch, having given something up, or because all that it waits for is free."""
+    """Whether a member must join again: for a new epoch, to revoke, or because its missing partitions are
+    free."""
     current = member.current
     if current.epoch < group.assignment_epoch or current.state == UNREVOKED:
         return True
     if group.epoch > group.assignment_epoch and now_ms >= group.target_due_ms:
-        # Its join has the target computed. Before that it would stop reading for nothing.
+        # Its join starts the computation of the target. Earlier, it would stop consuming for nothing.
         return True
     if current.state != UNRELEASED:
         return False

@@ -1,8 +1,10 @@
-"""The requests of a consumer group's members (KIP-848): heartbeats, in which they join, leave and say what they own.
+"""The consumer protocol (KIP-848): ConsumerGroupHeartbeat, in which members join, leave and report owned
+partitions.
 
-Whether a request is allowed is decided here, before anything is changed, with Kafka's errors: a Refusal. What it makes of the group
-is `membership.py`'s; all records of a heartbeat are one decision. Topics that change are noticed at the next heartbeat of any
-member. A heartbeat that joins a classic group of consumers makes it a consumer group (`migrating.py`).
+This module checks a request before anything changes, with Kafka's errors (Refusal). `member_lifecycle.py`
+changes the group; all records of a heartbeat are one decision. Changed topics are noticed at the next
+heartbeat of any member. A heartbeat that joins a classic group of consumers upgrades the group
+(`protocol_migration.py`).
 """
 
 from __future__ import annotations
@@ -30,23 +32,23 @@ if TYPE_CHECKING:
 
 JOIN_EPOCH: Final = 0
 LEAVE_EPOCH: Final = -1
-#: Of a request whose sender has not changed it.
+#: The value of an unchanged field in a request.
 UNCHANGED: Final = -1
-#: OffsetCommit before this cannot tell a member's epoch from a generation.
+#: The first version of OffsetCommit with member epochs.
 _COMMIT_VERSION_MIN: Final = 9
-#: What ConsumerGroupDescribe calls the two protocols of members.
+#: The member types in ConsumerGroupDescribe.
 _SPEAKS_CLASSIC: Final = 0
 _SPEAKS_CONSUMER: Final = 1
-#: What describing a group or a member costs beside its partitions.
+#: The cost to describe a group or a member, besides its partitions.
 _ROW_COST: Final = 3
 
 
-#: What is done with a heartbeat that has waited: with what the computation raised, if it did.
+#: Retries a heartbeat that waited for a target; gets the error of the computation, if any.
 Again: TypeAlias = Callable[[Exception | None], None]
 
 
 class Heartbeat(NamedTuple):
-    """A ConsumerGroupHeartbeat request, whatever its version. None: as it said before."""
+    """A ConsumerGroupHeartbeat request in any version. None: unchanged."""
 
     group_id: str
     member_id: str
@@ -63,7 +65,7 @@ class Heartbeat(NamedTuple):
 
     @property
     def is_full(self) -> bool:
-        """Whether the member says all that it has to say, as after an answer that it may have missed."""
+        """Whether all fields are set, as after a missed response."""
         return (
             self.rebalance_timeout_ms != UNCHANGED
             and (self.names is not None or self.regex is not None)
@@ -77,12 +79,13 @@ class ConsumerProtocol:
         self._host = shard.host
         self._member_lifecycle = shard.member_lifecycle
 
-    # --- heartbeats ---------------------------------------------------------------------------------------------
+    # --- heartbeats -----------------------------------------------------------------------------------------
 
     def heartbeat(self, request: Heartbeat, reply: Reply, now_ms: int, again: Again | None = None) -> None:
-        """Answers, or raises Refusal; then nothing has changed.
+        """Respond, or raise Refusal if nothing has changed.
 
-        If the member has to wait for a target that is being computed, `again` is called when that is over, and nothing is answered.
+        If the member must wait for the computation of a target, `again` is called after it, and no response
+        is sent.
         """
         self._check(request)
         if request.member_epoch in (LEAVE_EPOCH, STATIC_LEAVE_EPOCH):
@@ -91,7 +94,7 @@ class ConsumerProtocol:
             self._process(request, reply, now_ms, again)
 
     def prepare(self, request: Heartbeat) -> Steps[None]:
-        """Find out in slices what takes long in the heartbeat of a member with a very large assignment."""
+        """Prepare the heartbeat of a member with a very large assignment, in slices."""
         group = self._shard.consumer_group(request.group_id)
         member = None if group is None else group.members.get(request.member_id)
         if group is not None and member is not None:
@@ -153,7 +156,7 @@ class ConsumerProtocol:
         now_ms: int,
         error: Exception | None,
     ) -> None:
-        """A target is there, or cannot be written: then a member that would have come with it does not come."""
+        """A target is computed. If it cannot be written, the member that joined for it is removed."""
         is_here = self._shard.groups.get(group.group_id) is group and self._host.is_writable
         if error is not None and joins and is_here and group.members.get(member.member_id) is member:
             with suppress(Refusal):
@@ -176,10 +179,10 @@ class ConsumerProtocol:
             else None,
         }
 
-    # --- who may --------------------------------------------------------------------------------------------------
+    # --- checks ---------------------------------------------------------------------------------------------
 
     def _check(self, request: Heartbeat) -> None:
-        """What is wrong with a request whatever the group is like."""
+        """The checks that do not depend on the group."""
         epoch = request.member_epoch
         problem = None
         if not request.member_id:
@@ -229,7 +232,7 @@ class ConsumerProtocol:
     def _member(
         self, group: ConsumerGroup, request: Heartbeat, joins: bool
     ) -> tuple[ConsumerMember | None, ConsumerMember | None]:
-        """The member that asks, None if it is new; and the static one whose place it takes, if it does."""
+        """The member of the request, None if new; and the static member that it replaces, if any."""
         member_id, instance_id = request.member_id, request.instance_id
         member = group.members.get(member_id)
         if instance_id is None:
@@ -245,9 +248,9 @@ class ConsumerProtocol:
                 and known.member_id == member_id
                 and known.current.epoch != STATIC_LEAVE_EPOCH
             ):
-                # Nobody else: it has not heard the answer to its first join, or has been fenced.
+                # The same member: it missed the response to its first join, or was fenced.
                 return known, None
-            # One that speaks the classic protocol says nothing when it goes.
+            # A classic static member sends no leave.
             if (
                 known is not None
                 and known.current.epoch != STATIC_LEAVE_EPOCH
@@ -269,7 +272,7 @@ class ConsumerProtocol:
         _check_epoch(known, request)
         return known, None
 
-    # --- going ------------------------------------------------------------------------------------------------------
+    # --- leave ----------------------------------------------------------------------------------------------
 
     def _leave(self, request: Heartbeat, reply: Reply, now_ms: int) -> None:
         group = self._shard.groups.get(request.group_id)
@@ -294,7 +297,7 @@ class ConsumerProtocol:
             "heartbeat_interval": 0, "assignment": None,
         }  # fmt: skip
         if request.member_epoch == STATIC_LEAVE_EPOCH:
-            # It has stopped reading; what it had waits for it until its session ends.
+            # It has stopped consuming; its partitions stay reserved until its session expires.
             held = member.current
             draft = self._member_lifecycle.draft(group, now_ms)
             draft.apply(
@@ -308,10 +311,10 @@ class ConsumerProtocol:
             records = self._member_lifecycle.remove(group, (member,), now_ms)
         self._host.schedule(Decision(records, [(reply, answer)], is_replayed=True))
 
-    # --- offsets ----------------------------------------------------------------------------------------------------
+    # --- offsets --------------------------------------------------------------------------------------------
 
     def check_epoch(self, group: ConsumerGroup, member_id: str, epoch: int, version: int) -> ErrorCode:
-        """Whether this caller may commit offsets for the group, or ask for them."""
+        """Whether this caller may commit or fetch offsets of the group."""
         if epoch < 0 and not group.members:
             return ErrorCode.NONE
         member = group.members.get(member_id)
@@ -328,7 +331,8 @@ class ConsumerProtocol:
     ) -> ErrorCode:
         """Whether this caller may commit offsets of these partitions.
 
-        KIP-1251: a member that has not heard of its present epoch yet may commit what it had in the one that it knows, and has.
+        KIP-1251: a member with an older epoch may commit partitions that it owned in that epoch and still
+        owns.
         """
         code = self.check_epoch(group, member_id, epoch, version)
         if code is not ErrorCode.STALE_MEMBER_EPOCH or epoch > group.members[member_id].current.epoch:
@@ -339,13 +343,13 @@ class ConsumerProtocol:
         )
         return ErrorCode.NONE if are_its_own else code
 
-    # --- settings ---------------------------------------------------------------------------------------------------
+    # --- settings -------------------------------------------------------------------------------------------
 
     def heartbeat_interval_ms(self, group_id: str) -> int:
         own = self._host.group_settings(group_id).get("consumer.heartbeat.interval.ms")
         return self._host.config.group_consumer_heartbeat_interval_ms if own is None else int(own)
 
-    # --- telling ----------------------------------------------------------------------------------------------------
+    # --- describe -------------------------------------------------------------------------------------------
 
     def describe(self, group: ConsumerGroup) -> Steps[dict[str, Any]]:
         """A row of ConsumerGroupDescribe, in steps."""
@@ -376,7 +380,7 @@ class ConsumerProtocol:
         found = []
         for at, row in enumerate((yield from rows_in_steps(places))):
             name = self._host.topic_name(row["topic_id"])
-            # A topic that is gone has no name any more.
+            # A deleted topic has no name.
             if name is not None:
                 found.append(row | {"topic_name": name})
             if at % 500 == 499:
@@ -398,7 +402,7 @@ def _described(
 
 
 def _subscription(member: ConsumerMember | None, request: Heartbeat) -> Subscription:
-    """What a member says of itself after this request: what it leaves out is as before."""
+    """The subscription after this request; missing fields are unchanged."""
     before = member.subscription if member is not None else Subscription()
     regex = before.regex if request.regex is None else request.regex or None
     timeout_ms = request.rebalance_timeout_ms
@@ -415,7 +419,8 @@ def _subscription(member: ConsumerMember | None, request: Heartbeat) -> Subscrip
 
 
 def _check_epoch(member: ConsumerMember, request: Heartbeat) -> None:
-    """A member is in its present epoch; or in the one before, if it has not heard the answer that told it the present one."""
+    """A member sends its current epoch, or the previous one if it missed the response with the current
+    one."""
     epoch, current = request.member_epoch, member.current
     if epoch in (JOIN_EPOCH, current.epoch):
         return
@@ -434,7 +439,7 @@ def _check_epoch(member: ConsumerMember, request: Heartbeat) -> None:
 
 
 def _unknown(member_id: str) -> Refusal:
-    return Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"ConsumerMember {member_id} is not a member of the group.")
+    return Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of the group.")
 
 
 def _no_group(group_id: str, known: object) -> Refusal:

@@ -1,11 +1,15 @@
-"""A consumer group of KIP-848: its members, what they have, what they shall have; and the records that all of that is.
+"""A consumer group (KIP-848): its members, their current and target assignments, and its records.
 
-Three numbers grow: the group's `epoch`, whenever a member comes, goes or subscribes to something else, or topics change;
-`assignment_epoch`, the group epoch that the target assignment was computed for; and each member's own, which comes to the
-assignment's when the member has given up what is not its own any more (`reconciling.py`).
+There are three kinds of epochs:
 
-`replay` is the only thing that changes what is written down; `owners` follows from it: a partition belongs to the member that
-has it or still has to give it up. Sessions are soft. Called by `shard.py` (the log) and `consumer.py` (the requests).
+- the group `epoch` grows when a member joins, leaves or changes its subscription, and when topics change;
+- `assignment_epoch` is the group epoch that the target assignment was computed for;
+- the member epoch reaches the assignment epoch when the member has revoked its old partitions
+  (`reconciliation.py`).
+
+Only `replay` changes recorded state. `owners` follows from it: a partition belongs to the member that has it
+assigned or still has to revoke it. Sessions are not recorded. Called by `shard.py` (the log) and
+`consumer.py` (requests).
 """
 
 from __future__ import annotations
@@ -42,15 +46,15 @@ if TYPE_CHECKING:
     from ottla.groups.formats import Key
 
 CONSUMER_TYPE: Final = "consumer"
-#: The memory of a partition that a member has: in its target, in its assignment, in the table of owners.
+#: The memory for one partition of a member: in its target, in its assignment, in `owners`.
 PLACE_BYTES: Final = 400
-#: From this many partitions on a member's step takes more than some milliseconds.
+#: With more partitions, one reconciliation step takes more than some milliseconds.
 LARGE_MIN: Final = 2000
 _ROWS_AT_ONCE: Final = 250
 
 
 class Phase(Enum):
-    """What ConsumerGroupDescribe and ListGroups call the state of such a group; it follows from the epochs."""
+    """The group state in ConsumerGroupDescribe and ListGroups; it follows from the epochs."""
 
     EMPTY = "Empty"
     ASSIGNING = "Assigning"
@@ -67,41 +71,43 @@ class ConsumerGroup:
 
     type: Final = CONSUMER_TYPE
     protocol_type: Final = CONSUMER
-    #: As classic groups have them: ids that were given out and have not joined.
+    #: As in classic groups: member ids that have not joined. Always empty.
     pending: Final[Mapping[str, ConsumerMember]] = {}
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
         self.epoch = 0
-        #: Of the topics that its members read, when the epoch last grew.
+        #: A hash of the subscribed topics, when the epoch last grew.
         self.metadata_hash = 0
         self.assignment_epoch = 0
         self.members: dict[str, ConsumerMember] = {}
-        #: By how many of them each is wished: most want the same, and every one that comes is looked at with all.
+        #: The number of members for each: most members have equal preferences, and every join needs all of
+        #: them.
         self.preference_counts: Counter[Preferences] = Counter()
-        #: How many of those who speak the classic protocol support each of its protocols.
+        #: The number of classic members that support each protocol.
         self.supporters: Counter[str] = Counter()
         self.classic_count = 0
-        #: The sum of what members have sent.
+        #: The bytes that members have sent.
         self.sent_bytes = 0
-        #: The ids of static members by their instances.
+        #: The member ids of static members by instance id.
         self.static: dict[str, str] = {}
         self.targets: dict[str, Places] = {}
         self.owners: dict[Place, str] = {}
-        #: The epoch of its owner in which that was given a partition (KIP-1251).
+        #: The member epoch in which the owner got a partition (KIP-1251).
         self.assignment_epochs: dict[Place, int] = {}
-        #: What each pattern in use matches.
+        #: The topics that each pattern matches.
         self.patterns: dict[str, frozenset[str]] = {}
-        #: The host's version of the topics that the hash and the patterns were last looked at with.
+        #: The `topics_version` of the host at the last update of hash and patterns.
         self.topics_version = -1
-        #: Before this no target is computed because somebody came or went; soft.
+        #: The earliest time of the next target for joins and leaves. Not recorded.
         self.target_due_ms = -1
-        #: Counts the changes of owners; soft.
+        #: Counts changes of owners. Not recorded.
         self.changes = 0
-        #: The target that is being computed in slices: those who wait for it are called at its end; None if none is. Soft.
+        #: The callbacks that wait for a target computed in slices; None if none is being computed. Not
+        #: recorded.
         self.computing: list[Callable[[Exception | None], None]] | None = None
 
-    # --- looking ------------------------------------------------------------------------------------------------
+    # --- state ----------------------------------------------------------------------------------------------
 
     @property
     def member_count(self) -> int:
@@ -109,7 +115,7 @@ class ConsumerGroup:
 
     @property
     def size(self) -> int:
-        """The bytes that the group holds because of what its members have sent."""
+        """The bytes of client data in the group."""
         return len(self.group_id) + self.sent_bytes + PLACE_BYTES * len(self.owners)
 
     @property
@@ -127,7 +133,7 @@ class ConsumerGroup:
         return Phase.STABLE
 
     def names_of(self, preferences: Preferences) -> frozenset[str]:
-        """The topics that somebody reads, whether they exist or not."""
+        """The topic names of these preferences, whether the topics exist or not."""
         names, regex, _assignor = preferences
         if regex is None:
             return names
@@ -136,7 +142,7 @@ class ConsumerGroup:
 
     def names(self) -> frozenset[str]:
         if len(self.preference_counts) == 1:
-            # Not a copy: what is known about a set of ten thousand names is found by the set itself.
+            # Not a copy: the topic cache is keyed by this very set, which may have ten thousand names.
             return self.names_of(next(iter(self.preference_counts)))
         return frozenset().union(*map(self.names_of, self.preference_counts))
 
@@ -147,7 +153,7 @@ class ConsumerGroup:
         return {regex for _names, regex, _assignor in self.preference_counts if regex is not None}
 
     def assignor(self, default: str) -> str:
-        """The one that most members want, of those who want one."""
+        """The assignor that most members prefer."""
         votes: Counter[str] = Counter()
         for (_names, _regex, assignor), count in self.preference_counts.items():
             if assignor is not None:
@@ -155,7 +161,8 @@ class ConsumerGroup:
         return min(votes, key=lambda name: (-votes[name], name)) if votes else default
 
     def supports(self, member_id: str, protocol_type: str, protocols: Protocols) -> bool:
-        """Whether a classic member with these protocols can be here: one of them all other classic members have."""
+        """Whether a classic member with these protocols can join: all other classic members share one of
+        them."""
         if protocol_type != CONSUMER:
             return False
         member = self.members.get(member_id)
@@ -165,7 +172,7 @@ class ConsumerGroup:
         return any(self.supporters[name] - (name in names) == others for name, _metadata in protocols)
 
     def free_for(self, member_id: str) -> Callable[[Places], Places]:
-        """Those of some partitions that no other member has."""
+        """A function that returns the partitions without another owner."""
         owners = self.owners
 
         def free(places: Places) -> Places:
@@ -174,10 +181,10 @@ class ConsumerGroup:
 
         return free
 
-    # --- the records --------------------------------------------------------------------------------------------
+    # --- the records ----------------------------------------------------------------------------------------
 
     def replay(self, key: Key, value: Mapping[str, Any] | None) -> None:
-        """Make the group what a record about it says; its own tombstone is the shard's."""
+        """Apply one record. The shard handles the tombstone of the group."""
         kind = key[0]
         if kind == CONSUMER_GROUP_METADATA:
             if value is not None:
@@ -219,7 +226,7 @@ class ConsumerGroup:
             self.static[member.subscription.instance_id] = member_id
 
     def _count(self, member: ConsumerMember, more: int) -> None:
-        """A member wants and supports something, or does no more."""
+        """Add (1) or subtract (-1) a member in the counters."""
         subscription = member.subscription
         self.sent_bytes += more * (len(member.member_id) + subscription.size)
         _add(self.preference_counts, subscription.preferences, more)
@@ -240,7 +247,7 @@ class ConsumerGroup:
                 self.set_current(member, CurrentAssignment())
             return
         if member is None:
-            # Its own record is written before, but compaction may have left a later one of it alone.
+            # Its member record is written first, but compaction may have moved it behind this one.
             member = self.members[member_id] = ConsumerMember(member_id)
             self._count(member, 1)
         current = CurrentAssignment(
@@ -249,7 +256,7 @@ class ConsumerGroup:
         )  # fmt: skip
         self.set_current(member, current)
         for row in (*value["assigned_partitions"], *value["partitions_pending_revocation"]):
-            # Brokers before Kafka 4.3 do not write them.
+            # Brokers before Kafka 4.3 do not write the epochs.
             for number, epoch in zip(row["partitions"], row.get("assignment_epochs") or (), strict=False):
                 self.assignment_epochs[row["topic_id"], number] = epoch
 
@@ -260,7 +267,7 @@ class ConsumerGroup:
         for place in member.current.owned_partitions - held:
             if owners.get(place) == member_id:
                 del owners[place], self.assignment_epochs[place]
-        # As wholes: a hundred thousand one by one would take too long.
+        # Set operations: a loop over a hundred thousand partitions would take too long.
         added = held.difference(owners)
         for places in (added, [place for place in held - added if owners[place] != member_id]):
             owners.update(dict.fromkeys(places, member_id))
@@ -281,7 +288,7 @@ class ConsumerGroup:
         )
 
     def assignment_record(self, wall_ms: int, epoch: int | None = None) -> Record:
-        """The target assignment is that of the present epoch, or of the one that it was computed for."""
+        """The record of the target assignment, for `epoch` or the current group epoch."""
         return Record(
             (TARGET_ASSIGNMENT, self.group_id),
             {"assignment_epoch": self.epoch if epoch is None else epoch, "assignment_timestamp": wall_ms},
@@ -310,41 +317,43 @@ class ConsumerGroup:
         return [self._row_with_epochs(member_id, epoch, row) for row in rows(places)]
 
     def _row_with_epochs(self, member_id: str, epoch: int, row: Mapping[str, Any]) -> dict[str, Any]:
-        """Partitions with the epochs in which the member was given them; what it does not have yet it is given now."""
+        """Partitions with the epochs in which the member got them; new ones get `epoch`."""
         topic_id, numbers = row["topic_id"], row["partitions"]
-        owners, dates = self.owners, self.assignment_epochs
+        owners, known_epochs = self.owners, self.assignment_epochs
         epochs = [
-            dates[topic_id, number] if owners.get((topic_id, number)) == member_id else epoch
+            known_epochs[topic_id, number] if owners.get((topic_id, number)) == member_id else epoch
             for number in numbers
         ]
         return {"topic_id": topic_id, "partitions": numbers, "assignment_epochs": epochs}
 
-    # --- very large assignments -----------------------------------------------------------------------------------
+    # --- very large assignments -----------------------------------------------------------------------------
 
     def is_large(self, member_id: str) -> bool:
-        """Whether so much is assigned to a member, or is to be, that its step is prepared in slices."""
+        """Whether the assignment or target of a member is so large that its step is prepared in slices."""
         member = self.members.get(member_id)
         held = 0 if member is None else len(member.current.assigned) + len(member.current.pending_revocation)
         return held + len(self.targets.get(member_id, NOTHING)) > LARGE_MIN
 
     def prepare(self, member: ConsumerMember, owned: Places | None) -> Steps[None]:
-        """Find out what a member's next step is, and encode its record. It is used if nothing has changed until the step."""
+        """Compute the next reconciliation step of a member and encode its record, for use if nothing changes
+        meanwhile."""
         member_id, before = member.member_id, member.current
         target, epoch, changes = self.targets.get(member_id, NOTHING), self.assignment_epoch, self.changes
         yield 1
         after = reconcile(before, epoch, target, owned, self.free_for(member_id))
         yield (len(target) + len(before.owned_partitions)) // 10
-        # An answer may tell all of it, whether it has changed or not.
-        told = member.assignment_rows.get(after.assigned)
-        if told is None:
-            told = yield from rows_in_steps(after.assigned)
-            member.assignment_rows = AssignmentRows(after.assigned, told)
+        # A response may contain the whole assignment, even if unchanged.
+        topic_rows = member.assignment_rows.get(after.assigned)
+        if topic_rows is None:
+            topic_rows = yield from rows_in_steps(after.assigned)
+            member.assignment_rows = AssignmentRows(after.assigned, topic_rows)
         if after is before:
             return
         assigned: list[dict[str, Any]] = []
-        for at in range(0, len(told), _ROWS_AT_ONCE):
+        for at in range(0, len(topic_rows), _ROWS_AT_ONCE):
             assigned += [
-                self._row_with_epochs(member_id, after.epoch, row) for row in told[at : at + _ROWS_AT_ONCE]
+                self._row_with_epochs(member_id, after.epoch, row)
+                for row in topic_rows[at : at + _ROWS_AT_ONCE]
             ]
             yield _ROWS_AT_ONCE
         pending_revocation: list[dict[str, Any]] = []
@@ -371,7 +380,7 @@ class ConsumerGroup:
         ]
 
     def tombstones(self) -> list[Record]:
-        """The records that forget the group, with its members if it has any."""
+        """The tombstones of the group and its members."""
         return [
             *(record for member_id in self.members for record in self.member_tombstones(member_id)),
             *(self.pattern_record(pattern, None, 0, 0) for pattern in self.patterns),
@@ -380,7 +389,7 @@ class ConsumerGroup:
         ]
 
     def snapshot_record(self, key: Key) -> Record:
-        """The record that makes the group, as far as this key goes, what it is now."""
+        """The record with the current state for a key, to roll back to."""
         kind = key[0]
         if kind == CONSUMER_GROUP_METADATA:
             return self.record(self.epoch, self.metadata_hash)
@@ -406,7 +415,7 @@ def _add(counter: Counter[Any], key: Any, more: int) -> None:
 
 
 def rows(places: Iterable[Place]) -> list[dict[str, Any]]:
-    """Partitions by topic, as records and answers tell them."""
+    """Partitions by topic, as in records and responses."""
     return run(rows_in_steps(places))
 
 

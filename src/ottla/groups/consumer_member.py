@@ -1,8 +1,8 @@
-"""One member of a consumer group (KIP-848): what it says of itself, what it has, and until when it must be heard of.
+"""One member of a consumer group (KIP-848): its subscription, its current assignment, and its deadlines.
 
-A member may still speak the classic protocol (`Subscription.classic`); then its session time-out is its own, and whatever it owes
-the group, a join or a sync, it owes within its rebalance time-out. Called by `consumer_group.py`, which keeps them, and by
-`membership.py`, which owns the reasons for the deadlines.
+A member may use the classic protocol (`Subscription.classic`). Then it has its own session timeout, and its
+rebalance timeout limits a pending join or sync. Called by `consumer_group.py`, which holds the members, and
+by `member_lifecycle.py`, which sets the deadlines.
 """
 
 from __future__ import annotations
@@ -17,49 +17,48 @@ from ottla.model.assignors import NOTHING, Places
 from ottla.ports.coordination import Alarm, Timers
 from ottla.records.consumer_protocol import version_of
 
-#: The epoch of a static member that has gone and said that it will be back.
+#: The epoch of a static member that left and will return.
 STATIC_LEAVE_EPOCH: Final = -2
 
-
-#: What a member wants of the assignment: topics, pattern, assignor.
+#: The input of a member to the assignment: topic names, pattern, assignor.
 Preferences: TypeAlias = tuple[frozenset[str], str | None, str | None]
 
 
 class ClassicSide(NamedTuple):
-    """What a member that speaks the classic protocol has said in JoinGroup beside its subscription."""
+    """The fields of JoinGroup of a classic member, besides its subscription."""
 
     session_timeout_ms: int
     protocols: Protocols
 
     @property
     def protocol(self) -> str:
-        """The protocol that it is told the group has: its own first one. The broker assigns, whatever its name."""
+        """The protocol name in its responses: its own first one. The broker assigns in any case."""
         return self.protocols[0][0]
 
     @property
     def names(self) -> frozenset[str]:
-        """All protocols that it supports."""
+        """The names of all its protocols."""
         return frozenset(name for name, _metadata in self.protocols)
 
     @property
     def version(self) -> int:
-        """The version in which it reads its assignment."""
+        """The version of its assignments."""
         return version_of(self.protocols[0][1])
 
 
 class Subscription(NamedTuple):
-    """What a member says of itself."""
+    """The fields that a member sends about itself."""
 
     instance_id: str | None = None
     rack_id: str | None = None
     client_id: str = ""
     client_host: str = ""
     names: frozenset[str] = frozenset()
-    #: A pattern of topic names; None if it has none.
+    #: A pattern of topic names, or None.
     regex: str | None = None
     rebalance_timeout_ms: int = -1
     server_assignor: str | None = None
-    #: None if it speaks the consumer protocol.
+    #: None with the consumer protocol.
     classic: ClassicSide | None = None
 
     @property
@@ -68,7 +67,7 @@ class Subscription(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The bytes that the member has sent; its strings by their characters."""
+        """The approximate bytes that the member has sent."""
         strings = (
             self.instance_id,
             self.rack_id,
@@ -84,7 +83,7 @@ class Subscription(NamedTuple):
 
     @property
     def value(self) -> dict[str, Any]:
-        """As it is written down."""
+        """The value of its record."""
         row: dict[str, Any] = {
             "instance_id": self.instance_id, "rack_id": self.rack_id, "client_id": self.client_id,
             "client_host": self.client_host, "subscribed_topic_names": sorted(self.names),
@@ -115,7 +114,7 @@ class Subscription(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """A member's next step that was found out in slices, and all that it depends on."""
+    """A reconciliation step computed in slices, and its inputs."""
 
     before: CurrentAssignment
     epoch: int
@@ -138,7 +137,7 @@ class Prepared(NamedTuple):
 
 
 class AssignmentRows(NamedTuple):
-    """Very many partitions, by topic, as an answer tells them."""
+    """A very large assignment as rows of a response."""
 
     places: Places = NOTHING
     rows: Sequence[Mapping[str, Any]] = ()
@@ -148,7 +147,7 @@ class AssignmentRows(NamedTuple):
 
 
 class ConsumerMember:
-    """One member; also its own session timer, which a heartbeat moves by writing down another deadline."""
+    """One member, and its session timer. A heartbeat only sets `deadline_ms`."""
 
     __slots__ = (
         "assignment_rows", "bucket", "current", "deadline_ms", "member_id", "on_expired", "prepared",
@@ -163,14 +162,14 @@ class ConsumerMember:
         self.bucket = -1
         self.timers: Timers | None = None
         self.on_expired: Callable[[int], None] | None = None
-        #: The end of the time that it has for what it was told to do: to give up something, to join, to sync.
+        #: The rebalance timeout: to revoke partitions, to join or to sync.
         self.rebalance_alarm: Alarm | None = None
-        #: Of one with a very large assignment (`ConsumerGroup.prepare`).
+        #: With a very large assignment only (`ConsumerGroup.prepare`).
         self.prepared: Prepared | None = None
         self.assignment_rows = AssignmentRows()
 
     def start_session(self, timers: Timers, on_expired: Callable[[int], None], deadline_ms: int) -> None:
-        """From now on it is lost unless it says something in time."""
+        """Start or extend the session: `on_expired` is called after the deadline."""
         self.deadline_ms = deadline_ms
         if self.bucket < 0:
             self.timers, self.on_expired = timers, on_expired

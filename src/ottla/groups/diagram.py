@@ -1,8 +1,8 @@
 """The manual page of consumer groups, docs/groups.md.
 
-It shows the states of classic groups, drawn from the coordinator's own table, the states of members of consumer groups,
-and the migration between the two protocols. `python -m ottla.groups.diagram > docs/groups.md` renders the page; a test
-compares the file with `render()`.
+It shows the states of classic groups, drawn from the coordinator's own table, the states of members of
+consumer groups, and the migration between the two protocols. `python -m ottla.groups.diagram >
+docs/groups.md` renders the page; a test compares the file with `render()`.
 """
 
 from __future__ import annotations

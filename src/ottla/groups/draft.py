@@ -1,7 +1,8 @@
-"""A decision about a consumer group while it is made: records that build on one another, so that each is replayed at once.
+"""A decision about a consumer group in the making: each record is replayed at once, since the next one builds
+on it.
 
-If one of them cannot be written, as the target of a member that shall have too many partitions, all that were made are taken
-back, newest first, and the request is refused: nothing has changed. Made by `membership.py`.
+If a record cannot be written, as a too large target assignment, all earlier ones are rolled back, newest
+first, and the request is refused without changes. Used by `member_lifecycle.py`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class Draft:
     def __init__(self, shard: Shard, group: ConsumerGroup, on_rollback: Callable[[], None]) -> None:
         self._shard = shard
         self._group = group
-        #: Called after the group is again what it was: members that were gone have no sessions.
+        #: Called after a rollback: restored members need sessions.
         self._on_rollback = on_rollback
         self._known = shard.groups.get(group.group_id)
         self._topics_version = group.topics_version
@@ -33,15 +34,15 @@ class Draft:
         self.records: list[Record | Encoded] = []
 
     def append(self, record: Record) -> None:
-        """A record of another kind of group, which the log needs and this group does not."""
+        """Add a record that does not change this group."""
         self.records.append(record)
 
     def register_group(self) -> None:
-        """The group is there from now on, if it was not."""
+        """Make the group known to the shard."""
         self._shard.groups[self._group.group_id] = self._group
 
     def encoded(self, record: Record) -> Encoded | None:
-        """A record as it is written; None if it cannot be."""
+        """The encoded record; None if it cannot be written."""
         try:
             encoded = Encoded(*encode(record))
         except Malformed:
@@ -49,7 +50,7 @@ class Draft:
         return encoded if record.value is None or self._shard.host.fits(encoded) else None
 
     def apply(self, record: Record, encoded: Encoded | None = None) -> None:
-        """Make the group what the record says. Raises Refusal if it cannot be written; then nothing was done."""
+        """Replay a record. Rolls back all and raises Refusal if it cannot be written."""
         encoded = encoded or self.encoded(record)
         if encoded is None:
             self.roll_back()
@@ -59,7 +60,7 @@ class Draft:
         self.records.append(encoded)
 
     def apply_current(self, member: ConsumerMember, current: CurrentAssignment, record: Encoded) -> None:
-        """The last step of a draft, whose record is encoded already: a member has this from now on."""
+        """Set the current assignment of a member from an encoded record, as the last step."""
         if not self._shard.host.fits(record):
             self.roll_back()
             raise too_large()
@@ -85,5 +86,5 @@ class Draft:
 def too_large() -> Refusal:
     return Refusal(
         ErrorCode.UNKNOWN_SERVER_ERROR,
-        "The group, or a member's assignment, is too large to be written down.",
+        "The group, or the assignment of a member, is too large for a record.",
     )

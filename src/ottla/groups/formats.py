@@ -1,20 +1,20 @@
-"""The records of `__consumer_offsets`, in Kafka's own formats, so that Kafka's tools can read them.
+"""The records of `__consumer_offsets`, in Kafka's own formats, readable for Kafka's tools.
 
-A key is an int16, its kind, and then its fields in the old encoding; a value is an int16, its version, and then its fields.
+A key is its kind (int16) and its fields, never flexible. A value is its version (int16) and its fields.
 
-    kind  key                        value (version written)                       what it tells
-    0, 1  group, topic, partition    offset, epoch, text, time, id (4; 1)          a committed offset; 0 is from old brokers
+    kind  key                        value (version written)                       meaning
+    0, 1  group, topic, partition    offset, epoch, text, time, id (4; 1)          a committed offset (0: old)
     2     group                      generation, protocol, leader, members (3)     a classic group
     3     group                      epoch, hash of the metadata (0)               a consumer group (KIP-848)
     5     group, member              subscription, racks, client (0)               a member of one
-    6     group                      epoch, time (0)                               its target assignment as a whole
-    7     group, member              partitions by topic id (0)                    a member's part of it
-    8     group, member              epochs, state, partitions (0)                 what a member has now
-    16    group, pattern             topics, version, time (0)                     what a pattern matched
+    6     group                      epoch, time (0)                               its target assignment
+    7     group, member              partitions by topic id (0)                    target of a member
+    8     group, member              epochs, state, partitions (0)                 its current assignment
+    16    group, pattern             topics, version, time (0)                     topics that match a pattern
 
-No value is a tombstone. A record of another kind, or of a version from the future, is none of ours: `decode` says None, and
-whoever replays leaves it alone. A `Record` has its key as a tuple (kind, fields…) and its value as a dict by Kafka's names,
-except committed offsets, which are many: their value is a `Committed`.
+A record without a value is a tombstone. `decode` returns None for unknown kinds and newer versions. The key
+of a `Record` is a tuple (kind, fields…). Its value is a dict by Kafka's names, or a `Committed` for the many
+offsets.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ TARGET_ASSIGNMENT_MEMBER: Final = 7
 CURRENT_ASSIGNMENT: Final = 8
 REGULAR_EXPRESSION: Final = 16
 
-#: Of a topic whose id is not known: commits of old brokers.
+#: An unknown topic id: in commits of old brokers.
 NO_ID: Final = bytes(16)
 
 #: (kind, fields of the key…)
@@ -48,7 +48,7 @@ Key: TypeAlias = tuple[Any, ...]
 
 
 class Committed(NamedTuple):
-    """A committed offset. `expire_ms` is what old clients could say themselves; -1 if the broker decides."""
+    """A committed offset. Old clients could set `expire_ms`; -1 if the broker decides."""
 
     offset: int
     leader_epoch: int
@@ -64,7 +64,7 @@ class Record(NamedTuple):
 
 
 class Encoded(NamedTuple):
-    """A record as it stands in the log already. The state has what it says."""
+    """An encoded record. The state is already up to date with it."""
 
     key: bytes
     value: bytes | None
@@ -174,7 +174,7 @@ _VALUES: Final[Mapping[int, Struct]] = {
         fields(("topics", Array("string")), ("version", "int64"), ("timestamp", "int64")), flexible=0
     ),
 }
-#: The newest version that is understood, and the one that is written: Kafka 4's. Those left out are 0.
+#: The newest readable version, and the written one: those of Kafka 4. Kinds not listed: 0.
 _NEWEST: Final = {LEGACY_OFFSET_COMMIT: 4, OFFSET_COMMIT: 4, GROUP_METADATA: 4}
 _WRITTEN: Final = {GROUP_METADATA: 3}
 
@@ -183,19 +183,20 @@ _KEY_HEAD: Final = struct.Struct(">hh")
 _INT32: Final = struct.Struct(">i")
 _OFFSET_HEAD: Final = struct.Struct(">hqi")
 _INT64: Final = struct.Struct(">q")
-#: A classic member's rebalance and session time-outs, and the length of its subscription.
+#: Rebalance and session timeout of a classic member, and the length of its subscription.
 _TIMEOUTS: Final = struct.Struct(">iii")
 _new: Final = tuple.__new__
-#: Keys of groups with longer names are not kept: strangers could fill the memory with them.
+#: Keys of groups with longer names are not cached: clients could fill the memory.
 _KEPT_LENGTH_MAX: Final = 256
 #: One tagged field, number 0, of 16 bytes.
 _ID_FOLLOWS: Final = b"\1\0\x10"
-#: The value of most commits: one without a text.
+#: The value of most commits: without metadata.
 _TEXTLESS: Final = struct.Struct(">hqibq3s16s")
 
 
 def encode(record: Record | Encoded) -> tuple[bytes, bytes | None]:
-    """Key and value as they stand in the log. Raises Malformed if the record cannot be written, as text that is too long."""
+    """Key and value in the log. Raises Malformed if the record cannot be written, as with too long
+    strings."""
     if isinstance(record, Encoded):
         return record
     key, value = record
@@ -212,7 +213,7 @@ def encode(record: Record | Encoded) -> tuple[bytes, bytes | None]:
 
 
 def encode_in_steps(record: Record) -> Steps[Encoded]:
-    """The same for a record with very many rows, which is no offset and no tombstone."""
+    """Like `encode`, for a record with very many rows; not for offsets and tombstones."""
     kind = record.key[0]
     version = _WRITTEN.get(kind, 0)
     value = yield from write_in_steps(_VALUES[kind], version, record.value)
@@ -220,13 +221,13 @@ def encode_in_steps(record: Record) -> Steps[Encoded]:
 
 
 def _encode_classic(value: Mapping[str, Any]) -> bytes:
-    """A classic group. It may have thousands of members, whose rows the tables would take 10 µs for."""
+    """A classic group. It may have thousands of members; `write` takes 10 µs for each."""
     body = write(_CLASSIC, _WRITTEN[GROUP_METADATA], {**value, "members": ()})
     try:
         rows = [_classic_member(row) for row in value["members"]]
     except (struct.error, UnicodeError, TypeError, KeyError) as error:
         raise Malformed(f"cannot be written: {error!r}") from error
-    # The members are the last field: their count is an int32.
+    # Members are the last field; their count is an int32.
     return b"".join((_INT16.pack(_WRITTEN[GROUP_METADATA]), body[:-4], _INT32.pack(len(rows)), *rows))
 
 
@@ -257,14 +258,14 @@ def _encode_key(key: Key) -> bytes:
 
 
 def _encode_offset(key: Key, value: Committed | None) -> tuple[bytes, bytes | None]:
-    # The one record that is written thousands of times a second.
+    # This kind of record is written thousands of times a second.
     try:
         head = _kept_offset_key(*key) if len(key[1]) <= _KEPT_LENGTH_MAX else _offset_key(*key)
         if value is None:
             return head, None
         offset, leader_epoch, metadata, commit_ms, expire_ms, topic_id = value
         if expire_ms >= 0:
-            # The only version that can tell; it has no place for the epoch, as on Kafka.
+            # Only version 1 has the expiration; it has no epoch, as in Kafka.
             row = {
                 "offset": offset,
                 "metadata": metadata,
@@ -286,9 +287,9 @@ def _encode_offset(key: Key, value: Committed | None) -> tuple[bytes, bytes | No
 
 
 def _decode_offset(key: bytes, value: bytes) -> Record | None:
-    """A committed offset as brokers of today write it; None for any other, which the tables read or refuse.
+    """A committed offset in a current version; None for any other, which `read` decodes.
 
-    A shard that loads has a million of them before it serves: by the tables each would take twenty times as long.
+    A load may decode a million offsets; `read` takes twenty times as long.
     """
     size = len(value)
     try:
@@ -299,7 +300,7 @@ def _decode_offset(key: bytes, value: bytes) -> Record | None:
         version, offset, leader_epoch = _OFFSET_HEAD.unpack_from(value)
         if version == 4:
             text_end = 14 + value[14]
-            # Text of more than 126 bytes has a longer length in front.
+            # The length of text over 126 bytes takes more than one byte.
             if value[14] > 0x7F or text_end < 15:
                 return None
             text = value[15:text_end]
@@ -347,7 +348,7 @@ def _kept_offset_key(kind: int, group_id: str, topic: str, partition: int) -> by
 
 
 def decode(key: bytes | None, value: bytes | None) -> Record | None:
-    """The record, or None if it is of a kind or version that is not known here. Raises Malformed if it is damaged."""
+    """The record; None if its kind or version is unknown. Raises Malformed if it is damaged."""
     if key is None or len(key) < 2:
         raise Malformed("a record without a key")
     kind = _INT16.unpack_from(key)[0]
@@ -382,7 +383,7 @@ def decode(key: bytes | None, value: bytes | None) -> Record | None:
 
 
 def _check_classic(row: Mapping[str, Any]) -> None:
-    """Raises Malformed if a classic group has strings that older versions of DescribeGroups and JoinGroup cannot carry."""
+    """Raises Malformed if a string is too long for older versions of DescribeGroups and JoinGroup."""
     strings = [row["protocol_type"], row["protocol"], row["leader"]]
     for member in row["members"]:
         strings += (

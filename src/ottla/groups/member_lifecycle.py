@@ -1,11 +1,16 @@
-"""Being a member of a consumer group (KIP-848), whichever protocol one speaks: coming, following the target, going, being lost.
+"""The life cycle of a member of a consumer group (KIP-848), with either protocol: join, reconcile, leave,
+expire.
 
-What a member says of itself is noted; the group's epoch grows if that, or the topics, have changed; a new target is computed for a
-new epoch; and the member takes its next step towards it. Each is a record of a draft (`drafting.py`). When the last member that
-speaks the consumer protocol is gone and others are left, the group becomes a classic one (`migrating.py`).
+An update of a member has these steps, each a record of a draft (`draft.py`):
 
-Called by `consumer.py` and `classic_members.py`, which own what each protocol asks and is told. What the epoch and the target
-become is `targeting.py`'s, a member's step `reconciling.py`'s.
+- record the subscription of the member;
+- raise the group epoch if the subscription or the topics have changed;
+- compute a new target for a new epoch (`target_assignment.py`);
+- move the member one step towards its target (`reconciliation.py`).
+
+When the last member with the consumer protocol is gone and classic members are left, the group becomes a
+classic group (`protocol_migration.py`). Called by `consumer.py` and `classic_members.py`, which own requests
+and responses.
 """
 
 from __future__ import annotations
@@ -38,18 +43,16 @@ class MemberLifecycle:
     def draft(self, group: ConsumerGroup, now_ms: int) -> Draft:
         return Draft(self._shard, group, lambda: self.resume(group, now_ms, only_new=True))
 
-    # --- coming -------------------------------------------------------------------------------------------------
+    # --- join and update ------------------------------------------------------------------------------------
 
     def check_capacity(self, group: ConsumerGroup, now_ms: int) -> None:
-        """Whether there is room for one more member. Raises Refusal."""
+        """Check that the group and the broker can take one more member. Raises Refusal."""
         size_max = min(self._host.config.group_consumer_max_size, limits.GROUP_MEMBERS_MAX)
         if len(group.members) >= size_max:
             raise _full(f"The consumer group has reached its maximum capacity of {size_max} members.")
         is_new = group.group_id not in self._shard.groups
         if not self._host.budget.reserve(Usage(int(is_new), 1, 0, len(group.group_id) * is_new), now_ms):
-            raise _full(
-                "This broker has reached the largest number of groups or group members that it can hold."
-            )
+            raise _full("This broker has reached its maximum number of groups or group members.")
 
     def update(
         self,
@@ -61,7 +64,8 @@ class MemberLifecycle:
         *,
         force: bool = False,
     ) -> ConsumerMember:
-        """Somebody is a member who says this, and the group is up to date with it; `anew`: whether that is new or not."""
+        """Add or update a member, and bring the epoch and the target up to date; `force`: raise the epoch in
+        any case."""
         member = group.members.get(member_id)
         before = member.subscription if member is not None else None
         if before != subscription:
@@ -69,14 +73,14 @@ class MemberLifecycle:
             encoded = draft.encoded(record)
             if encoded is None:
                 draft.roll_back()
-                raise Refusal(ErrorCode.INVALID_REQUEST, "The subscription is too large to be written down.")
+                raise Refusal(ErrorCode.INVALID_REQUEST, "The subscription is too large for a record.")
             size = subscription.size - (0 if before is None else before.size)
             if group.sent_bytes + size > limits.GROUP_BYTES_MAX:
                 draft.roll_back()
-                raise _full(f"The members of the group have sent more than {limits.GROUP_BYTES_MAX} bytes.")
+                raise _full(f"The subscriptions of the group have more than {limits.GROUP_BYTES_MAX} bytes.")
             if not self._host.budget.reserve(Usage(size=max(size, 0)), now_ms):
                 draft.roll_back()
-                raise _full("The groups of this broker hold as much as it has memory for.")
+                raise _full("The groups on this broker have reached its memory limit.")
             draft.apply(record, encoded)
         is_changed = force or before is None or before.preferences != subscription.preferences
         is_one_more = before is None and group.preference_counts[subscription.preferences] > 1
@@ -88,7 +92,7 @@ class MemberLifecycle:
     def replace_static_member(
         self, group: ConsumerGroup, old: ConsumerMember, member_id: str, draft: Draft
     ) -> None:
-        """A static member is back under another id: what it had, and was to have, is its own."""
+        """A static member returns with another member id: it keeps its assignment and target."""
         subscription, assigned = old.subscription, old.current.assigned
         target = group.targets.get(old.member_id, NOTHING)
         draft.apply_all(
@@ -103,7 +107,7 @@ class MemberLifecycle:
     def reconcile_member(
         self, group: ConsumerGroup, member: ConsumerMember, owned: Places | None, draft: Draft, now_ms: int
     ) -> bool:
-        """The member's next step towards its target; whether it has something else to read after it."""
+        """Move a member one step towards its target; True if its assignment has changed."""
         before, member_id = member.current, member.member_id
         epoch, target = group.assignment_epoch, group.targets.get(member_id, NOTHING)
         prepared, member.prepared = member.prepared, None
@@ -123,19 +127,19 @@ class MemberLifecycle:
                 member.cancel_rebalance_timer()
         return after.assigned != before.assigned or bool(after.pending_revocation)
 
-    # --- going --------------------------------------------------------------------------------------------------
+    # --- leave and expire -----------------------------------------------------------------------------------
 
     def remove(
         self, group: ConsumerGroup, gone: Collection[ConsumerMember], now_ms: int
     ) -> Sequence[Record | Encoded]:
-        """These are members no more. The records; the state has them already."""
+        """Remove members; returns the records, which are replayed already."""
         if self._shard.migration.may_downgrade(group, gone):
             records = self._shard.migration.downgrade(group, gone, now_ms)
             if records is not None:
                 return records
         if not self._host.fits(group.record(group.epoch + 1, 0)):
             raise too_large()
-        # The rest can always be written, so that nothing has to be taken back.
+        # The other records can always be written: no rollback is needed.
         records = [record for member in gone for record in group.member_tombstones(member.member_id)]
         for record in records:
             group.replay(*record)
@@ -145,8 +149,8 @@ class MemberLifecycle:
         return records
 
     def _session_expired(self, group: ConsumerGroup, member: ConsumerMember, now_ms: int) -> None:
-        """Its session is over, or it has not done in time what it was told to; but while nothing can be written it was
-        refused, and has one session more."""
+        """The session or the rebalance timeout is over. While no records can be written, its requests were
+        refused: it gets another session."""
         if group.members.get(member.member_id) is not member:
             return
         if not self._host.is_writable:
@@ -157,12 +161,12 @@ class MemberLifecycle:
         try:
             records = self.remove(group, (member,), now_ms)
         except Refusal:
-            # A record of the group cannot be written, as one whose epochs are used up. Nothing has changed; it is tried again.
+            # A record cannot be written, as with a used up epoch. Nothing has changed; retry later.
             self.start_session(group, member, now_ms)
             return
         self._host.schedule(Decision(records, is_replayed=True))
 
-    # --- deadlines ----------------------------------------------------------------------------------------------
+    # --- deadlines ------------------------------------------------------------------------------------------
 
     def start_session(self, group: ConsumerGroup, member: ConsumerMember, now_ms: int) -> None:
         classic = member.subscription.classic
@@ -174,7 +178,7 @@ class MemberLifecycle:
         )
 
     def start_rebalance_timer(self, group: ConsumerGroup, member: ConsumerMember, now_ms: int) -> None:
-        """It has been told to do something, and has its rebalance time-out for it."""
+        """Start the rebalance timeout for a revocation, join or sync."""
         member.start_rebalance_timer(
             self._host.timers,
             lambda now: self._session_expired(group, member, now),
@@ -182,7 +186,7 @@ class MemberLifecycle:
         )
 
     def resume(self, group: ConsumerGroup, now_ms: int, *, only_new: bool = False) -> None:
-        """A group has been loaded: its members have a session's time to be heard of."""
+        """After a load: start the sessions of all members."""
         for member in group.members.values():
             if only_new and member.bucket >= 0:
                 continue
@@ -191,7 +195,7 @@ class MemberLifecycle:
                 self.start_rebalance_timer(group, member, now_ms)
 
     def unload(self, group: ConsumerGroup) -> None:
-        """It is coordinated elsewhere from now on."""
+        """Another broker leads the partition: stop all timers."""
         for member in group.members.values():
             member.end_session()
 

@@ -1,10 +1,11 @@
-"""Committed offsets of the groups of one shard, and when they are forgotten (KIP-211).
+"""The committed offsets of the groups of one shard, and their expiration (KIP-211).
 
-A group's offsets are kept while it has members that might come back to them: they expire `offsets.retention.minutes` after the
-group became empty. Those of a group that never had members (who commits by hand) expire so long after each commit, and so do those
-of topics that a group of consumers does not read any more. An old client could name the time itself. Tombstones are records
-without a value; the log's compaction takes what they are about. They are about what transactions have committed before them too,
-whenever those end: who deletes a group does not see it again. What is pending does not expire.
+Offsets expire `offsets.retention.minutes` after the group became empty. Two kinds expire that long after each
+commit: offsets of groups that never had members, and offsets of topics that the group no longer subscribes
+to. Old clients could set the time of a commit themselves. Pending offsets of transactions do not expire.
+
+A record without a value is a tombstone. It also drops earlier commits of open transactions: a deleted group
+does not come back when they end.
 """
 
 from __future__ import annotations
@@ -21,21 +22,23 @@ class Offsets:
     __slots__ = ("_by_producer", "_order", "_settled", "by_group", "pending", "text_size")
 
     def __init__(self) -> None:
-        #: Group → (topic, partition) → what was committed last.
+        #: Group → (topic, partition) → last committed offset.
         self.by_group: dict[str, dict[Place, Committed]] = {}
-        #: Group → where a transaction has offsets that are neither committed nor aborted yet → by how many.
+        #: Group → (topic, partition) → number of open transactions with a pending offset.
         self.pending: dict[str, dict[Place, int]] = {}
-        #: Producer id → what its transaction has committed, with where that stands among all commits here.
+        #: Producer id → pending offsets of its transaction, each with its position among all commits of the
+        #: shard.
         self._by_producer: dict[int, dict[tuple[str, Place], tuple[int, Committed]]] = {}
-        #: Where the commit stands that counts now; only of what is pending too. The later one counts, whenever its transaction ends.
+        #: The position of the current commit, for partitions with pending offsets. The later commit wins,
+        #: whenever its transaction ends.
         self._settled: dict[tuple[str, Place], int] = {}
         self._order = 0
-        #: The characters of the texts of all offsets, pending ones included.
+        #: The characters of the metadata of all offsets, also pending ones.
         self.text_size = 0
 
     @property
     def pending_count(self) -> int:
-        """The offsets of transactions that have not ended."""
+        """The number of pending offsets of open transactions."""
         return sum(map(len, self._by_producer.values()))
 
     def replay(self, group_id: str, topic: str, partition: int, value: Committed | None) -> None:
@@ -74,10 +77,10 @@ class Offsets:
         """Whether a transaction may still change this offset (KIP-447)."""
         return (topic, partition) in self.pending.get(group_id, ())
 
-    # --- transactions -------------------------------------------------------------------------------------------
+    # --- transactions ---------------------------------------------------------------------------------------
 
     def replay_pending(self, producer_id: int, group_id: str, place: Place, value: Committed) -> None:
-        """A commit in a transaction that has not ended."""
+        """Replay a commit of an open transaction."""
         commits = self._by_producer.setdefault(producer_id, {})
         if (group_id, place) not in commits:
             places = self.pending.setdefault(group_id, {})
@@ -89,7 +92,7 @@ class Offsets:
         commits[group_id, place] = self._order, value
 
     def replay_end_marker(self, producer_id: int, commit: bool) -> set[str]:
-        """A producer's transaction has ended: its commits count now, or never. The groups whose offsets have changed."""
+        """Commit or drop the pending offsets of a producer; returns the groups with changed offsets."""
         changed = set()
         for (group_id, place), (order, value) in self._by_producer.pop(producer_id, {}).items():
             dropped: Committed | None = value
@@ -106,7 +109,7 @@ class Offsets:
         return changed
 
     def _drop_pending(self, group_id: str, place: Place) -> None:
-        """What was committed so far does not count, whatever becomes of the transactions."""
+        """Drop the pending offsets of a partition, whatever the outcome of their transactions."""
         for producer_id, commits in list(self._by_producer.items()):
             dropped = commits.pop((group_id, place), None)
             if dropped is not None:
@@ -116,17 +119,17 @@ class Offsets:
         self._settle(group_id, place)
 
     def _settle(self, group_id: str, place: Place) -> None:
-        """No transaction has a commit there any more."""
+        """No pending offset is left for this partition."""
         self._settled.pop((group_id, place), None)
         places = self.pending[group_id]
         del places[place]
         if not places:
             del self.pending[group_id]
 
-    # --- forgetting ---------------------------------------------------------------------------------------------
+    # --- removal --------------------------------------------------------------------------------------------
 
     def tombstones(self, group_id: str, places: Iterable[Place] | None = None) -> list[Record]:
-        """The records that forget these offsets of a group, or all."""
+        """The tombstones of these offsets of a group, or of all."""
         known = self.places(group_id)
         return [
             Record((OFFSET_COMMIT, group_id, *place), None)
@@ -135,7 +138,7 @@ class Offsets:
         ]
 
     def of_topics(self, topics: Collection[str], groups: Iterable[str] | None = None) -> list[Record]:
-        """The records that forget all offsets in these topics, of these groups or of all."""
+        """The tombstones of all offsets in these topics, of these groups or of all."""
         return [
             Record((OFFSET_COMMIT, group_id, *place), None)
             for group_id in ({**self.by_group, **self.pending} if groups is None else groups)
@@ -144,7 +147,7 @@ class Offsets:
         ]
 
     def remove_group(self, group_id: str) -> None:
-        """As the tombstones of all its offsets would."""
+        """Remove all offsets of a group, like their tombstones."""
         if group_id in self.pending:
             for place in list(self.places(group_id)):
                 self.replay(group_id, *place, None)
@@ -153,15 +156,18 @@ class Offsets:
         self.text_size -= sum(len(value.metadata) for value in known.values())
 
     def places(self, group_id: str) -> Collection[Place]:
-        """Where a group has committed something, in a transaction that is open or otherwise."""
+        """The partitions with a committed or pending offset of a group."""
         pending = self.pending.get(group_id)
         return {**self.of(group_id), **pending} if pending else self.of(group_id)
 
     def strays(
         self, topic_id: Callable[[str], bytes | None], groups: Iterable[str] | None = None
     ) -> list[Record]:
-        """The records that forget offsets of topics that are gone, whatever has their names now: a transaction that commits
-        for the present one of a name is waited for. Of these groups or of all."""
+        """The tombstones of offsets of deleted topics, also if the name is in use again, of these groups or
+        of all.
+
+        Partitions with pending offsets are skipped: a transaction may commit for the new topic of that name.
+        """
         return [
             Record((OFFSET_COMMIT, group_id, *place), None)
             for group_id in (self.by_group if groups is None else groups)
@@ -179,9 +185,10 @@ class Offsets:
         retention_ms: int,
         wall_ms: int,
     ) -> list[Record]:
-        """The records that forget what has expired of these offsets.
+        """The tombstones of the expired ones of these offsets.
 
-        `since_ms` is when the group became empty; None: each commit counts by itself. What is `subscribed` stays.
+        `since_ms` is when the group became empty; None: offsets expire by their commit time. `subscribed`
+        topics stay.
         """
         pending, known = self.pending.get(group_id, {}), self.of(group_id)
         return [

@@ -1,15 +1,20 @@
-"""Groups that change their protocol while they have members (KIP-848): classic to consumer, and back.
+"""The migration of groups between the classic and the consumer protocol while they have members (KIP-848).
 
-Up: a ConsumerGroupHeartbeat joins a classic group of consumers. Its members stay, each with the partitions that it was assigned and
-those that it still claimed in its last join, in an epoch that is the generation; they go on with their own requests
-(`classic_members.py`), and hear soon that they must join again. Nobody who waits in the classic group waits on: the answer
-is REBALANCE_IN_PROGRESS.
+Upgrade: a ConsumerGroupHeartbeat joins a classic group of consumers.
 
-Down: the last member that speaks the consumer protocol has gone and others are left, or it is a static one that comes back
-speaking the classic protocol. The generation is the group's epoch, and a rebalance begins. The record says so by naming no
-leader: whoever loads it has the group rebalance, since nobody reads what the one who left had.
+- The members stay. Each keeps its assigned partitions, and those that it claimed in its last join.
+- The generation becomes the epoch.
+- They keep using their own requests (`classic_members.py`), and soon must join again.
+- Waiting joins and syncs of the classic group get REBALANCE_IN_PROGRESS.
 
-`group.consumer.migration.policy` says which of the two may happen. Groups without members change whenever somebody comes.
+Downgrade: the last member with the consumer protocol has left and classic members are left, or it is a static
+member that returns with the classic protocol.
+
+- The epoch becomes the generation, and a rebalance begins.
+- The record has no leader. So a coordinator that loads it rebalances the group too: nobody consumes the
+  partitions of the member that left.
+
+`group.consumer.migration.policy` allows either direction. Groups without members change at the next join.
 """
 
 from __future__ import annotations
@@ -41,7 +46,7 @@ if TYPE_CHECKING:
 
 _UP: Final = ("bidirectional", "upgrade")
 _DOWN: Final = ("bidirectional", "downgrade")
-#: Assignors of the clients' own. What others add to an assignment would be lost; what these add nobody needs.
+#: The built-in assignors of clients. User data of other assignors would be lost; that of these is not needed.
 _KNOWN_ASSIGNORS: Final = frozenset({"range", "roundrobin", "sticky", "cooperative-sticky"})
 
 
@@ -50,13 +55,14 @@ class ProtocolMigration:
         self._shard = shard
         self._host = shard.host
 
-    # --- up -----------------------------------------------------------------------------------------------------
+    # --- upgrade --------------------------------------------------------------------------------------------
 
     def upgrade(self, classic: ClassicGroup, group: ConsumerGroup, draft: Draft) -> int:
-        """Make `group` what a classic one is; how many members it has then. Raises Refusal. `classic` is left as it is."""
+        """Copy a classic group to `group`; returns the number of members. Raises Refusal. `classic` is not
+        changed."""
         if classic.state is not State.EMPTY:
             self._check_upgrade(classic)
-        # Who waits in its first join has nothing, and will come again.
+        # A member in its first join has no partitions, and will join again.
         members = [member for member in classic.members.values() if not member.is_new]
         wanted = {member.member_id: self._wanted(classic, member) for member in members}
         held = self._held(classic, members, wanted)
@@ -79,7 +85,7 @@ class ProtocolMigration:
         return len(members)
 
     def retire(self, classic: ClassicGroup) -> None:
-        """A classic group is a consumer group from now on."""
+        """Refuse the waiting requests of a classic group that was upgraded."""
         for reply in self._shard.classic.rebalance.unload((classic,)):
             reply.refuse(ErrorCode.REBALANCE_IN_PROGRESS)
 
@@ -95,7 +101,8 @@ class ProtocolMigration:
             raise _cannot_upgrade(classic, problem)
 
     def _wanted(self, classic: ClassicGroup, member: ClassicMember) -> Wanted:
-        # All protocols of a member have the same subscription; before the first generation none is chosen.
+        # All protocols of a member have the same subscription; before the first generation there is no chosen
+        # one.
         metadata = member.metadata(classic.protocol) or member.protocols[0][1]
         try:
             return read_subscription(metadata)
@@ -105,7 +112,7 @@ class ProtocolMigration:
     def _held(
         self, classic: ClassicGroup, members: Collection[ClassicMember], wanted: Mapping[str, Wanted]
     ) -> dict[str, Places]:
-        """What each member may be reading. A claim may be old, so that an assignment to somebody else counts for more."""
+        """The partitions that each member may consume. An assignment wins over a claim, which may be old."""
         owners: dict[Place, str] = {}
         for member in members:
             try:
@@ -124,12 +131,12 @@ class ProtocolMigration:
             held[name].add(place)
         return {name: frozenset(places) for name, places in held.items()}
 
-    # --- down ---------------------------------------------------------------------------------------------------
+    # --- downgrade ------------------------------------------------------------------------------------------
 
     def may_downgrade(
         self, group: ConsumerGroup, gone: Collection[ConsumerMember], joining: ClassicSide | None = None
     ) -> bool:
-        """Whether only members that speak the classic protocol are left when these are gone, and are to be a classic group."""
+        """Whether only classic members are left without `gone`, and they can be a classic group."""
         if joining is None and not group.classic_count:
             return False
         ids = {member.member_id for member in gone}
@@ -152,7 +159,8 @@ class ProtocolMigration:
     def downgrade(
         self, group: ConsumerGroup, gone: Collection[ConsumerMember], now_ms: int
     ) -> list[Record] | None:
-        """Make a classic group of those who are left, and have it rebalance. None, and nothing, if it cannot be written."""
+        """Make a classic group of the remaining members and rebalance it. None without changes if it cannot
+        be written."""
         classic = self._classic(group, gone)
         record = _unled(classic)
         if not self._host.fits(record):
@@ -165,8 +173,10 @@ class ProtocolMigration:
     def downgrade_with(
         self, group: ConsumerGroup, old: ConsumerMember, member: ClassicMember, reply: Reply, now_ms: int
     ) -> bool:
-        """The same when the static `old` is back as a classic `member`: it has what it had, without a rebalance if nobody has
-        anything to do. False, and nothing, if it cannot be written."""
+        """Downgrade when the static `old` returns as the classic `member`, which keeps its assignment.
+
+        There is no rebalance if all members are stable. False without changes if the group cannot be written.
+        """
         is_settled = group.state is Phase.STABLE and len(group.members) > 1
         is_settled &= read_subscription(member.protocols[0][1]).topics == group.names_of(
             old.subscription.preferences
@@ -190,7 +200,7 @@ class ProtocolMigration:
         return True
 
     def _classic(self, group: ConsumerGroup, gone: Collection[ConsumerMember]) -> ClassicGroup:
-        """The classic group of those who are left, in the state of its last assignment."""
+        """The classic group of the remaining members, with their current assignments."""
         ids = {member.member_id for member in gone}
         classic = ClassicGroup(group.group_id)
         classic.generation, classic.since_ms = group.epoch, self._host.wall_ms
@@ -223,10 +233,10 @@ class ProtocolMigration:
         for member in classic.members.values():
             self._shard.classic.rebalance.start_session(classic, member, now_ms)
 
-    # --- names and ids ------------------------------------------------------------------------------------------
+    # --- names and ids --------------------------------------------------------------------------------------
 
     def places(self, named: Collection[NamedPlace]) -> Places:
-        """Partitions by the ids of their topics; those of topics that do not exist are left out."""
+        """Partitions by topic id; those of unknown topics are left out."""
         ids = {
             topic: view.topic_id
             for topic in {topic for topic, _number in named}
@@ -235,14 +245,14 @@ class ProtocolMigration:
         return frozenset((ids[topic], number) for topic, number in named if topic in ids)  # fmt: skip
 
     def written(self, classic: ClassicSide, places: Places) -> bytes:
-        """An assignment as a classic member reads it."""
+        """An assignment in the format of a classic member."""
         names = {topic_id: self._host.topic_name(topic_id) for topic_id in {place[0] for place in places}}
         named = [(name, number) for topic_id, number in places if (name := names[topic_id]) is not None]
         return write_assignment(classic.version, named)
 
 
 def _unled(classic: ClassicGroup) -> Record:
-    """The record of a group that has to be rebalanced by whoever loads it."""
+    """The record of a group without a leader: a coordinator that loads it rebalances it."""
     key, value = classic.record()
     return Record(key, value | {"leader": None})
 

@@ -1,10 +1,14 @@
-"""How a classic group comes from one generation to the next: gathering its members, electing, giving up on those who do not come.
+"""Rebalances of a classic group: members join, a leader is elected, the leader assigns.
 
-A rebalance has two phases, each with an end (`Group.alarm`). While it prepares, members join; it goes on when all are there or the
-longest rebalance time-out is over, and members that did not come are out of the group (static ones stay until their session
-ends). While it completes, members ask for their assignments and wait for the leader's; who has not asked when the time is
-over is out as well. The first rebalance of an empty group waits `group.initial.rebalance.delay.ms` for more to come, again
-and again while they do, up to the rebalance time-out.
+A rebalance has two phases, each with a timeout (`ClassicGroup.alarm`).
+
+- PreparingRebalance: members join. It ends when all have joined or the longest rebalance timeout is over.
+  Members that did not join are removed; static ones stay until their session expires.
+- CompletingRebalance: members sync and wait for the leader's assignment. Members that have not synced at the
+  timeout are removed.
+
+The first rebalance of an empty group waits `group.initial.rebalance.delay.ms` for more members. New members
+extend the wait, up to the rebalance timeout.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ if TYPE_CHECKING:
     from ottla.groups.formats import Encoded
     from ottla.groups.shard import Shard
 
-#: A member that waits in its first join cannot heartbeat, and its client may be gone: it is kept so long.
+#: The session of a member in its first join: it cannot heartbeat, and its client may be gone.
 NEW_MEMBER_JOIN_MS: Final = 5 * 60 * 1000
 
 _CAN_REBALANCE: Final = (State.EMPTY, State.COMPLETING_REBALANCE, State.STABLE)
@@ -32,7 +36,7 @@ class ClassicRebalance:
         self._shard = shard
         self._host = shard.host
 
-    # --- sessions -----------------------------------------------------------------------------------------------
+    # --- sessions -------------------------------------------------------------------------------------------
 
     def start_session(
         self, group: ClassicGroup, member: ClassicMember, now_ms: int, timeout_ms: int | None = None
@@ -46,7 +50,8 @@ class ClassicRebalance:
         )
 
     def _session_expired(self, group: ClassicGroup, member: ClassicMember, now_ms: int) -> None:
-        """A session is over; but while nothing can be written, members may have been refused, and have one more."""
+        """A session has expired. While no records can be written, requests were refused: it gets another
+        session."""
         if not self._host.is_writable:
             self.start_session(group, member, now_ms)
         elif group.pending.pop(member.member_id, None) is not None:
@@ -56,7 +61,7 @@ class ClassicRebalance:
             self.remove(group, member, now_ms)
 
     def remove(self, group: ClassicGroup, member: ClassicMember, now_ms: int) -> None:
-        """A member leaves, or is lost: the others share what it had."""
+        """Remove a member that left or expired, and rebalance."""
         self.drop_member(group, member)
         self.after_removal(group, now_ms)
 
@@ -74,17 +79,17 @@ class ClassicRebalance:
         elif group.state is State.PREPARING_REBALANCE:
             self.complete_if_all_joined(group, now_ms)
 
-    # --- gathering ----------------------------------------------------------------------------------------------
+    # --- preparing ------------------------------------------------------------------------------------------
 
     def member_joined(self, group: ClassicGroup, now_ms: int) -> None:
-        """A member has joined, or joined anew."""
+        """A member has joined, for the first time or again."""
         if group.state in _CAN_REBALANCE:
             self.prepare(group, now_ms)
         else:
             self.complete_if_all_joined(group, now_ms)
 
     def prepare(self, group: ClassicGroup, now_ms: int) -> None:
-        """Have all members join again."""
+        """Begin a rebalance: all members must join again."""
         if group.state is State.COMPLETING_REBALANCE:
             self.fail_syncs(group, ErrorCode.REBALANCE_IN_PROGRESS, now_ms)
         self._clear(group)
@@ -102,7 +107,7 @@ class ClassicRebalance:
             self._complete(group, now_ms)
 
     def _extend_initial_delay(self, group: ClassicGroup, waited_ms: int, now_ms: int) -> None:
-        """The delay of a first rebalance is over: go on, unless somebody came meanwhile and more may."""
+        """The initial delay is over: complete the rebalance, or wait again if a member joined meanwhile."""
         if not group.has_new_member or not group.remaining_ms:
             self._complete(group, now_ms)
             return
@@ -126,7 +131,7 @@ class ClassicRebalance:
             self._set(group, now_ms + group.rebalance_timeout_ms, lambda now: self._complete(group, now))
 
     def _complete(self, group: ClassicGroup, now_ms: int) -> None:
-        """Those who are there make the next generation."""
+        """Begin the next generation with the members that have joined."""
         self._clear(group)
         if group.state is not State.PREPARING_REBALANCE:
             return
@@ -134,7 +139,7 @@ class ClassicRebalance:
             if member.join is None and member.instance_id is None:
                 self.drop_member(group, member)
         if not self._elect_leader(group) and group.members:
-            # Only static members that did not come are left: their sessions will tell.
+            # Only static members that did not join are left: wait for their sessions.
             self._set(group, now_ms + group.rebalance_timeout_ms, lambda now: self._complete(group, now))
             return
         group.begin_generation(self._host.wall_ms)
@@ -146,7 +151,7 @@ class ClassicRebalance:
         for member in group.members.values():
             reply = group.take_join_reply(member)
             if reply is not None:
-                # The answers of all but the leader differ by the member's id alone.
+                # Responses of followers differ by the member id only.
                 if not answer or group.leader_id in (member.member_id, answer["member_id"]):
                     answer = joined(group, member)
                 answers.append((reply, {**answer, "member_id": member.member_id}))
@@ -156,7 +161,7 @@ class ClassicRebalance:
         self._host.schedule(Decision(answers=answers))
 
     def _elect_leader(self, group: ClassicGroup) -> bool:
-        """The leader is somebody who has joined; False if nobody has."""
+        """Choose a leader among the members that have joined; False if none has."""
         leader = group.members.get(group.leader_id or "")
         if leader is None or leader.join is None:
             chosen = next((name for name, each in group.members.items() if each.join is not None), None)
@@ -165,10 +170,10 @@ class ClassicRebalance:
             group.leader_id = chosen
         return True
 
-    # --- completing ---------------------------------------------------------------------------------------------
+    # --- completing -----------------------------------------------------------------------------------------
 
     def _remove_unsynced(self, group: ClassicGroup, now_ms: int) -> None:
-        """Members that joined and never asked for their assignment are gone."""
+        """Remove members that joined and did not sync."""
         missing = [member for name, member in group.members.items() if name in group.unsynced]
         if not missing or group.state not in (State.COMPLETING_REBALANCE, State.STABLE):
             return
@@ -177,7 +182,7 @@ class ClassicRebalance:
         self.prepare(group, now_ms)
 
     def synced(self, group: ClassicGroup, member: ClassicMember) -> None:
-        """A member has asked for its assignment."""
+        """A member has sent SyncGroup."""
         group.unsynced.discard(member.member_id)
         if not group.unsynced and group.state is State.STABLE:
             self._clear(group)
@@ -185,7 +190,7 @@ class ClassicRebalance:
     def assign(
         self, group: ClassicGroup, assignments: Mapping[str, bytes], record: Encoded, now_ms: int
     ) -> None:  # fmt: skip
-        """The leader's assignment counts from now on; those who wait for theirs get it once its record is written."""
+        """Apply the leader's assignment; waiting syncs are answered when its record is committed."""
         group.assigned_bytes = 0
         for name, member in group.members.items():
             member.assignment = assignments.get(name, b"")
@@ -215,7 +220,7 @@ class ClassicRebalance:
             for reply in replies:
                 reply.refuse(code)
 
-    # --- alarms -------------------------------------------------------------------------------------------------
+    # --- alarms ---------------------------------------------------------------------------------------------
 
     def _set(self, group: ClassicGroup, deadline_ms: int, action: Any) -> None:
         self._clear(group)
@@ -228,7 +233,7 @@ class ClassicRebalance:
             group.alarm = None
 
     def unload(self, groups: Iterable[ClassicGroup]) -> list[Reply]:
-        """These groups are coordinated elsewhere from now on: their timers are silent; returns who waits."""
+        """Another broker leads the partition: stop all timers; returns the waiting requests."""
         waiting: list[Reply] = []
         for group in groups:
             self._clear(group)
@@ -249,7 +254,7 @@ def _refuse_in_steps(replies: Sequence[Reply], code: ErrorCode) -> Steps[None]:
 
 
 def joined(group: ClassicGroup, member: ClassicMember, *, skip_assignment: bool = False) -> dict[str, Any]:
-    """The answer to a join: the leader hears of all members."""
+    """The response to a join: the leader gets all members."""
     leads = group.leader_id == member.member_id
     return {
         "error_code": 0,

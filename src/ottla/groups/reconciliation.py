@@ -1,13 +1,15 @@
-"""One member's way from what it has to what it shall have (KIP-848), a step a heartbeat.
+"""The reconciliation of a member with its target assignment (KIP-848), one step per heartbeat.
 
-First it is told what to give up, and keeps its epoch until it says that it has. Then it comes to the target's epoch, and is
-given what nobody else has any more; what others still hold is given to it when they have let go, or are gone. So a partition has never
-two owners: between two members it has none.
+First the member gets the partitions to revoke, and keeps its epoch until it reports the revocation. Then it
+moves to the epoch of the target, and gets its free partitions. It gets the others when their owners have
+revoked them or are gone. So a partition never has two owners; between two members it has none.
 
-    STABLE      has all of its target            UNREVOKED   still has to give up something, and keeps its epoch until then
-    UNRELEASED  has the target's epoch; something of its target is still held by others
+    STABLE      has all of its target
+    UNREVOKED   still has to revoke partitions, and keeps its epoch until then
+    UNRELEASED  has the epoch of the target; other members still own some of its target
 
-Called by `membership.py` for each heartbeat, and each join of a classic member; nothing here knows of groups or time.
+Called by `member_lifecycle.py` for each heartbeat, and for each join of a classic member. Pure: no groups, no
+time.
 """
 
 from __future__ import annotations
@@ -17,16 +19,16 @@ from typing import Final, NamedTuple
 
 from ottla.model.assignors import NOTHING, Places
 
-#: By Kafka's numbers, as they are written down.
+#: Kafka's numbers, as in records.
 STABLE: Final = 0
 UNREVOKED: Final = 1
 UNRELEASED: Final = 2
-#: As the manual calls them.
+#: The names in docs/groups.md.
 STATES: Final = ("Stable", "Unrevoked", "Unreleased")
 
 
 class CurrentAssignment(NamedTuple):
-    """What a member has: `assigned` it may read, `revoking` it has been told to give up; both are its own."""
+    """The current assignment of a member. It owns both `assigned` and `pending_revocation`."""
 
     epoch: int = 0
     previous_epoch: int = 0
@@ -46,9 +48,9 @@ def reconcile(
     owned: Places | None,
     free: Callable[[Places], Places],
 ) -> CurrentAssignment:
-    """What the member has after a heartbeat in which it says that it owns `owned` (None: the same as before).
+    """The current assignment after a heartbeat that reports `owned` (None: unchanged).
 
-    `free(places)` are those of them that no other member has.
+    `free(places)` returns those that no other member owns.
     """
     if current.state == STABLE and current.epoch == target_epoch:
         return current
@@ -61,10 +63,10 @@ def reconcile(
     missing = target - kept
     given = free(missing)
     is_whole = len(given) == len(missing)
-    # The target itself, rather than its copy: what is kept of one set need not be found out again.
+    # The target itself, not a copy: caches are keyed by the set.
     assigned = target if is_whole else kept | given
     after = CurrentAssignment(target_epoch, current.epoch, STABLE if is_whole else UNRELEASED, assigned)
-    # A member that waits in vain has not changed: nothing is to be written.
+    # Still waiting: nothing to write.
     is_same = (
         after.epoch == current.epoch and after.state == current.state and after.assigned == current.assigned
     )

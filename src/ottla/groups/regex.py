@@ -1,7 +1,8 @@
-"""Patterns of topic names that members subscribe to (KIP-848): RE2's syntax, as on Kafka, and RE2's promise of linear time.
+"""Patterns of topic names in subscriptions (KIP-848): RE2 syntax as in Kafka, and linear time.
 
-A pattern comes from a stranger. Backtracking engines can be made to run for years; RE2 takes time that grows with the size of
-the compiled pattern and the length of the name, so both are bounded: the pattern here, names by the protocol. A pattern matches whole names.
+Patterns come from clients. Backtracking engines can be made to run for years. The time of RE2 grows with the
+size of the compiled pattern and the length of the name. Both are bounded: the pattern here, names by the
+protocol. A pattern matches whole names.
 """
 
 from __future__ import annotations
@@ -12,18 +13,18 @@ from typing import Any, Final
 import re2
 
 PATTERN_LENGTH_MAX: Final = 2_000
-#: In RE2's instructions. The largest can take ten milliseconds for the longest name, an ordinary one a thousandth of that.
+#: In RE2 instructions. The largest program takes up to 10 ms for the longest name, an ordinary one 10 µs.
 PROGRAM_SIZE_MAX: Final = 5_000
 _MEMORY_BYTES: Final = 4 * 1024 * 1024
 
 
 class BadPattern(ValueError):
-    """No pattern, or one that is too large."""
+    """Not a valid pattern, or a too large one."""
 
 
 @lru_cache(maxsize=64)
 def compiled(pattern: str) -> Any:
-    """The pattern, ready to match. Raises BadPattern."""
+    """The compiled pattern. Raises BadPattern."""
     if len(pattern) > PATTERN_LENGTH_MAX:
         raise BadPattern(f"the pattern has {len(pattern)} characters, more than {PATTERN_LENGTH_MAX}")
     options = re2.Options()

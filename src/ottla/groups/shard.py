@@ -1,10 +1,11 @@
-"""The groups of one partition of `__consumer_offsets`: who they are, what they committed, and what its records make of them.
+"""The groups of one partition of `__consumer_offsets`: classic groups, consumer groups, and their offsets.
 
-`replay` is the only way in which the log comes in: a coordinator that loads a partition calls it for each record, and so does one
-that has just decided. Requests are routed here to the group they are about, whatever its kind: `groups` has classic groups
-(`group.py`) and those of KIP-848. Soft things (sessions, joins under way) live in the groups and begin anew after a load.
+`replay` applies one record. The host calls it for each record of the log at a load, and for each record that
+it schedules. Requests for a group of either kind enter here. Sessions and joins in progress are not recorded;
+they start again after a load.
 
-The host calls: `replay`… and `loaded` once; then requests in any order; `forget` when the partition is led elsewhere.
+The host calls `replay` for each record, then `on_loaded` once, then requests in any order, and `unload` when
+another broker leads the partition.
 """
 
 from __future__ import annotations
@@ -37,15 +38,15 @@ from ottla.model.steps import STEP_COST, Steps, run
 from ottla.ports.coordination import Decision, Reply
 
 NO_OFFSET: Final = -1
-#: The first version of OffsetFetch that has a member's epoch.
+#: The first version of OffsetFetch with a member epoch.
 FETCH_WITH_EPOCH: Final = 9
 _MINUTE_MS: Final = 60_000
-#: Groups and offsets among which those of a deleted topic are looked for in one step.
+#: Groups and offsets scanned in one step.
 _SCANNED_PER_STEP: Final = 4000
 
 
 class Commit(NamedTuple):
-    """One offset of a commit."""
+    """One offset of an OffsetCommit request."""
 
     topic: str
     partition: int
@@ -67,10 +68,10 @@ class Shard:
         self.classic_members = ClassicMembers(self)
         self.consumer = ConsumerProtocol(self)
 
-    # --- the log ------------------------------------------------------------------------------------------------
+    # --- the log --------------------------------------------------------------------------------------------
 
     def replay(self, record: Record) -> None:
-        """Make the state what this record says."""
+        """Apply one record."""
         key, value = record
         if key[0] == OFFSET_COMMIT:
             self.offsets.replay(key[1], key[2], key[3], value)
@@ -96,15 +97,15 @@ class Shard:
         group.replay(key, value)
 
     def on_loaded(self, now_ms: int) -> None:
-        """The log has been replayed: from now on time counts."""
+        """The log is replayed: start sessions, and rebalance where needed."""
         for group in run(self.resume_in_steps(now_ms)):
             self.classic.rebalance.prepare(group, now_ms)
 
     def resume_in_steps(self, now_ms: int) -> Steps[list[ClassicGroup]]:
-        """The same in steps, but for the groups that it returns: those have to be rebalanced."""
+        """Start sessions in steps; returns the groups to rebalance."""
         for at, group_id in enumerate((*self.offsets.by_group, *self.offsets.pending)):
             if group_id not in self.groups:
-                # Somebody commits by hand.
+                # Offsets without a group record: committed without joining.
                 self.groups[group_id] = ClassicGroup(group_id)
             if at % STEP_COST == STEP_COST - 1:
                 yield STEP_COST
@@ -124,7 +125,7 @@ class Shard:
         return changed
 
     def unload(self) -> list[Reply]:
-        """The groups are coordinated elsewhere; returns those who still wait here."""
+        """Another broker leads the partition: stop all timers; returns the waiting requests."""
         classic: list[ClassicGroup] = []
         for group in self.groups.values():
             if isinstance(group, ConsumerGroup):
@@ -133,7 +134,7 @@ class Shard:
                 classic.append(group)
         return self.classic.rebalance.unload(classic)
 
-    # --- groups -------------------------------------------------------------------------------------------------
+    # --- groups ---------------------------------------------------------------------------------------------
 
     def classic_group(self, group_id: str) -> ClassicGroup | None:
         group = self.groups.get(group_id)
@@ -144,7 +145,7 @@ class Shard:
         return group if isinstance(group, ConsumerGroup) else None
 
     def remove_empty_consumer_group(self, group_id: str) -> None:
-        """A classic member comes: a consumer group that has no members ends, and leaves its offsets."""
+        """For a joining classic member: remove a consumer group without members, but not its offsets."""
         group = self.consumer_group(group_id)
         if group is not None and not group.members:
             self.host.schedule(Decision(group.tombstones()))
@@ -160,7 +161,7 @@ class Shard:
         return self.classic.heartbeat(group, generation, member_id, instance_id, now_ms)
 
     def remove_if_unused(self, group: ClassicGroup) -> None:
-        """A group that nobody joined in the end leaves nothing behind."""
+        """Remove a group that no member joined and that has no offsets."""
         if (
             group.state is State.EMPTY
             and not group.generation
@@ -170,7 +171,7 @@ class Shard:
         ):
             self.groups.pop(group.group_id, None)
 
-    # --- offsets ------------------------------------------------------------------------------------------------
+    # --- offsets --------------------------------------------------------------------------------------------
 
     def check_commit(
         self,
@@ -183,7 +184,7 @@ class Shard:
         version: int = 0,
         commits: Sequence[Commit] = (),
     ) -> ErrorCode:
-        """Whether somebody may commit these offsets for a group."""
+        """NONE if the caller may commit these offsets for a group."""
         group = self.groups.get(group_id)
         if group is None:
             if generation < 0:
@@ -195,7 +196,8 @@ class Shard:
         return self.consumer.check_commit(group, member_id, generation, version, places)
 
     def check_fetch(self, group_id: str, member_id: str | None, member_epoch: int, now_ms: int) -> None:
-        """Whether somebody may see a group's offsets; raises Refusal. Of a classic group everybody may."""
+        """Check that the caller may fetch the offsets of a group; raises Refusal. No check for classic
+        groups."""
         group = self.consumer_group(group_id)
         if group is None or (member_id is None and member_epoch < 0):
             return
@@ -206,7 +208,7 @@ class Shard:
     def commit(
         self, group_id: str, commits: Iterable[Commit], expire_ms: int, answer: tuple[Reply, Any]
     ) -> None:
-        """Write offsets that the group may commit; `expire_ms` is -1 unless the client says itself."""
+        """Write checked offsets; `expire_ms` is -1 unless the client sets it."""
         self.host.schedule(Decision(self.offset_records(group_id, commits, expire_ms), [answer]))
         if group_id not in self.groups and group_id in self.offsets.by_group:
             self.groups[group_id] = ClassicGroup(group_id)
@@ -214,7 +216,7 @@ class Shard:
     def commit_encoded(
         self, group_id: str, records: Sequence[Record], encoded: Sequence[Encoded], answer: tuple[Reply, Any]
     ) -> None:
-        """The same for very many, which are encoded already."""
+        """Like `commit`, for very many encoded offsets."""
         for record in records:
             self.replay(record)
         self.host.schedule(Decision(encoded, [answer], is_replayed=True))
@@ -222,7 +224,7 @@ class Shard:
             self.groups[group_id] = ClassicGroup(group_id)
 
     def reserve_offsets(self, group_id: str, commits: Iterable[Commit], now_ms: int) -> bool:
-        """Whether there is memory for these offsets. Those that replace others, and have no text, need none."""
+        """Reserve memory for offsets. Offsets that replace others and have no metadata need none."""
         known = self.offsets.by_group.get(group_id) or {}
         count = size = 0
         for topic, partition, _offset, _epoch, text, _topic_id in commits:
@@ -273,9 +275,12 @@ class Shard:
         instance_id: str | None,
         commits: Sequence[Commit] | None,
     ) -> ErrorCode:
-        """Whether somebody may commit these offsets for a group in a transaction. Who names nobody is not looked at: old clients cannot
-        (KIP-447). Nor is who does not claim to have joined a group that has no members. While the offsets are not known (None)
-        an older epoch is not refused: some may be committed in it (KIP-1251)."""
+        """NONE if the caller may commit these offsets for a group in a transaction.
+
+        Two callers are not checked: clients before KIP-447, which send no member, and callers without a
+        generation if the group has no members. While `commits` is None, an older epoch is accepted: some
+        offsets may belong to it (KIP-1251).
+        """
         group = self.groups.get(group_id)
         if group is None:
             return ErrorCode.NONE if generation < 0 else ErrorCode.ILLEGAL_GENERATION
@@ -293,7 +298,7 @@ class Shard:
         return code
 
     def replay_pending(self, producer_id: int, records: Iterable[Record]) -> None:
-        """Offsets that count once the producer's transaction is committed."""
+        """Replay offsets that are pending until the transaction of the producer ends."""
         for key, value in records:
             if key[0] == OFFSET_COMMIT and value is not None:
                 if key[1] not in self.groups:
@@ -301,13 +306,13 @@ class Shard:
                 self.offsets.replay_pending(producer_id, key[1], (key[2], key[3]), value)
 
     def replay_end_marker(self, producer_id: int, commit: bool) -> None:
-        """The transaction has ended."""
+        """Commit or drop the pending offsets of a transaction."""
         for group_id in self.offsets.replay_end_marker(producer_id, commit):
             if group_id not in self.groups:
                 self.groups[group_id] = ClassicGroup(group_id)
 
     def check_delete(self, group_id: str, topic: str, reply: Reply) -> ErrorCode | None:
-        """Whether offsets of this topic may be forgotten; None if the reply has an error already."""
+        """The error for a deletion of offsets of this topic; None if the reply has been refused already."""
         group = self.groups.get(group_id)
         if group is None:
             reply.refuse(ErrorCode.GROUP_ID_NOT_FOUND)
@@ -323,11 +328,11 @@ class Shard:
         return ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if is_read else ErrorCode.NONE
 
     def on_topics_deleted(self, topics: Collection[str]) -> Steps[None]:
-        """Forget the offsets in topics that were deleted."""
+        """Remove the offsets of deleted topics, in steps."""
         pending = list(self.offsets.pending)
         yield from self._remove_offsets(
             lambda groups: self.offsets.of_topics(
-                # One of the same name may have been created meanwhile; offsets of the old one are strays.
+                # A topic with the same name may exist again; then the old offsets are strays.
                 [topic for topic in topics if self.host.topic(topic) is None], groups
             ),
             pending,
@@ -336,7 +341,7 @@ class Shard:
     def _remove_offsets(
         self, find: Callable[[list[str]], list[Record]], more_groups: Iterable[str] = ()
     ) -> Steps[None]:
-        """Forget the offsets that `find` finds of some groups, those of all groups in turn."""
+        """Write the tombstones that `find(groups)` returns, for all groups in steps."""
         offsets = self.offsets
         groups: list[str] = []
         size = 0
@@ -349,13 +354,13 @@ class Shard:
         yield self._write_tombstones(find(groups), size)
 
     def _write_tombstones(self, records: list[Record], size: int) -> int:
-        """Write tombstones; what finding them among so many offsets and writing them costs."""
+        """Write tombstones; returns the cost of the scan and the write."""
         if records and self.host.is_writable:
             self.host.schedule(Decision(records))
         return size // 8 + 3 * len(records)
 
     def remove_stray_offsets(self) -> Steps[None]:
-        """Topics may have been deleted while nobody could write that down."""
+        """Remove offsets of topics that were deleted while no records could be written."""
 
         @cache
         def topic_id(name: str) -> bytes | None:
@@ -364,10 +369,10 @@ class Shard:
 
         yield from self._remove_offsets(lambda groups: self.offsets.strays(topic_id, groups))
 
-    # --- the end of groups --------------------------------------------------------------------------------------
+    # --- deletion and expiration ----------------------------------------------------------------------------
 
     def delete(self, group_id: str, reply: Reply, now_ms: int) -> None:
-        """Delete a group that has no members, with its offsets."""
+        """Delete a group without members, and its offsets."""
         self.expire_sessions(group_id, now_ms)
         group = self.groups.get(group_id)
         if group is None:
@@ -379,7 +384,8 @@ class Shard:
         return self._remove(group, records, [(reply, {"group_id": group_id, "error_code": 0})])
 
     def delete_in_steps(self, group_id: str, reply: Reply) -> Steps[None]:
-        """The same for a group with very many offsets: their tombstones are encoded in slices, and the group goes in one go."""
+        """Like `delete`, for very many offsets: tombstones are encoded in steps, and written as one
+        decision."""
         known = list(self.offsets.places(group_id))
         encoded: list[Record | Encoded] = []
         for at in range(0, len(known), STEP_COST):
@@ -395,7 +401,7 @@ class Shard:
             rest = self.tombstones(group, ())
         except Refusal as refusal:
             return reply.refuse(refusal.code)
-        # Those that were committed meanwhile.
+        # Offsets committed meanwhile.
         now = list(self.offsets.places(group_id))
         left = [] if now == known else self.offsets.tombstones(group_id, set(now).difference(known))
         self.offsets.remove_group(group_id)
@@ -410,8 +416,8 @@ class Shard:
         return len(self.offsets.of(group_id)) > STEP_COST
 
     def expire_sessions(self, group_id: str, now_ms: int) -> None:
-        """Remove members whose session is over, though their timers have not fired yet: those come up to 8 ms late, or later if
-        the broker is busy."""
+        """Remove members past their session timeout, without waiting for the timers. Timers fire up to 8 ms
+        late, or later on a busy broker."""
         group = self.groups.get(group_id)
         if group is None:
             return
@@ -421,7 +427,8 @@ class Shard:
                 member.expire(now_ms)
 
     def tombstones(self, group: Any, places: Iterable[tuple[str, int]] | None = None) -> list[Record]:
-        """The records that forget a group and its offsets, or these of them. Raises Refusal if it has members."""
+        """The tombstones of a group and its offsets, or of these offsets. Raises Refusal if it has
+        members."""
         if isinstance(group, ConsumerGroup):
             if group.members:
                 raise Refusal(ErrorCode.NON_EMPTY_GROUP)
@@ -439,9 +446,9 @@ class Shard:
         self.host.schedule(Decision(records, answers))
 
     def expire_offsets(self, wall_ms: int) -> Steps[None]:
-        """Forget what nobody came back for in time, and groups that are nothing without it (KIP-211)."""
+        """Remove expired offsets, and groups without members and offsets (KIP-211)."""
         retention_ms = self.host.config.offsets_retention_minutes * _MINUTE_MS
-        # Taken from the end: a list that goes in one go would free very many groups at once.
+        # Popped from the end: dropping the whole list would free very many groups at once.
         groups = list(self.groups.values())
         groups.reverse()
         while groups:
@@ -449,17 +456,17 @@ class Shard:
             if not self.host.is_writable:
                 return
             places = list(self.offsets.of(group.group_id))
-            # Of a group with very many offsets some at a time; the group itself goes with the last ones.
+            # A group with very many offsets takes several steps; it is removed with the last ones.
             for at in range(0, len(places) or 1, STEP_COST):
                 if self.groups.get(group.group_id) is group:
                     cost = self._expire(group, places[at : at + STEP_COST], retention_ms, wall_ms)
                     yield 1 + min(len(places), STEP_COST) // 8 + cost
 
     def _expire(self, group: Any, places: Sequence[Place], retention_ms: int, wall_ms: int) -> int:
-        """Forget those of some offsets that have expired, and the group if nothing is left; what writing that costs."""
+        """Remove expired offsets, and the group if nothing is left; returns the cost."""
         group_id, since_ms, subscribed = group.group_id, None, None
         if isinstance(group, ConsumerGroup):
-            # Each commit counts by itself, and what members read stays.
+            # Offsets expire by commit time; offsets of subscribed topics stay.
             is_empty = not group.members
             subscribed = group.names()
         else:
@@ -484,15 +491,15 @@ class Shard:
             self.host.schedule(Decision(records))
         return 3 * len(records)
 
-    # --- telling ------------------------------------------------------------------------------------------------
+    # --- describe and list ----------------------------------------------------------------------------------
 
     def describe(self, group_id: str) -> dict[str, Any] | None:
-        """A row of DescribeGroups; None if there is no such classic group."""
+        """A row of DescribeGroups; None if the classic group does not exist."""
         group = self.classic_group(group_id)
         return None if group is None else self.classic.describe(group)
 
     def listed(self) -> Iterator[dict[str, str]]:
-        """The rows of ListGroups: the groups as they are now, each as it is when its row is asked for."""
+        """The rows of ListGroups. Groups are listed now; each row is built when it is consumed."""
         for group in list(self.groups.values()):
             yield {
                 "group_id": group.group_id, "protocol_type": group.protocol_type or "",

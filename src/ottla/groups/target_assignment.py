@@ -1,15 +1,18 @@
-"""What a consumer group shall be like next: its patterns, its epoch, its target assignment. Looked at when somebody comes, goes
-or wants something else, and when topics have changed.
+"""Builds the next state of a consumer group: matched patterns, group epoch, target assignment.
 
-The target of a large group takes milliseconds. When a thousand members come at once it is not computed for each of them: the next is
-due after a while, and the first heartbeat from then on has it computed for all who have come (KIP-1263 does alike). Meanwhile
-who comes has the present target's epoch and nothing to read. A group of a few hundred always has its target at once.
+It runs when a member joins, leaves or changes its subscription, and when topics have changed.
 
-The target of more than a few thousand partitions is computed in slices (`Host.compute`), from the group as it was at the beginning, and
-is then the target of that epoch. Who has left meanwhile, or reads something else now, is left out. If the epoch has grown meanwhile,
-the next heartbeat has the next target computed. Who joins, or changes its subscription, is answered when the target is there.
+- The target of a large group takes milliseconds. When a thousand members join at once, it is not computed for
+  each. The next one is due after a pause, and the first heartbeat after it computes the target for all (like
+  KIP-1263). Meanwhile a new member has the epoch of the current target and no partitions. Groups of a few
+  hundred members get their target at once.
+- A target of more than a few thousand partitions is computed in slices (`GroupHost.compute`), from the state
+  of the group at the beginning, for that epoch. Members that have left or changed their subscription
+  meanwhile are skipped. If the epoch has grown, the next heartbeat computes the next target. A join or a
+  changed subscription is answered when the target is computed.
 
-Called by `membership.py`, which replays each record before it takes the next: the generators here go on from what that made.
+Called by `member_lifecycle.py`, which replays each record before it takes the next: the generators continue
+from the replayed state.
 """
 
 from __future__ import annotations
@@ -33,12 +36,13 @@ if TYPE_CHECKING:
     from ottla.groups.host import TopicView
     from ottla.groups.shard import Shard
 
-#: For each so many members and partitions together, the next target is due so much later: some hundredths of the loop's time.
+#: The next target is due `_DUE_MS` later per `_DUE_FOR_EACH` members and partitions: a few percent of the
+#: loop's time.
 _DUE_FOR_EACH: Final = 1000
 _DUE_MS: Final = 50
-#: Members and partitions of a group whose target is computed at once: some milliseconds.
+#: Members and partitions of a target that is computed at once: some milliseconds.
 _AT_ONCE_MAX: Final = 3000
-#: How many sets of topic names are remembered with their topics, and from which size on.
+#: The size of the topic cache, and the smallest set of names in it.
 _TOPIC_CACHE_MAX: Final = 2
 _TOPIC_CACHE_NAMES_MIN: Final = 100
 
@@ -48,17 +52,17 @@ class TargetAssignmentBuilder:
         self._shard = shard
         self._host = host = shard.host
         self._pattern_matcher = PatternMatcher(host)
-        #: By the names that somebody reads: the topics that exist, and their hash; of one version of the topics.
+        #: By the set of subscribed names: the existing topics and their hash, for one `topics_version`.
         self._topic_cache: dict[frozenset[str], tuple[dict[str, TopicView], int]] = {}
         self._topic_cache_version = -1
 
     def update(
         self, group: ConsumerGroup, is_changed: bool, *, is_one_more: bool, now_ms: int
     ) -> Iterator[Record]:
-        """The records that bring a group up to date after a member or, maybe, the topics have changed.
+        """The records that update a group after a change of a member or, possibly, of topics.
 
-        `is_one_more`: the change is that somebody came who wants what others want. It can wait for its part. Who wants something
-        else is told at once; also, what its target makes of the group may be more than can be written, and then it must not come.
+        `is_one_more`: a new member has the same preferences as others, and can wait for its target. Other
+        changes are computed at once. Their target may be too large for a record; then the request is refused.
         """
         version = self._host.topics_version
         if is_changed or group.topics_version != version:
@@ -68,7 +72,7 @@ class TargetAssignmentBuilder:
             metadata_hash = self._hash(group)
             if is_changed or metadata_hash != group.metadata_hash:
                 yield group.record(group.epoch + 1, metadata_hash)
-            # What takes longer to find out is asked for again at the next heartbeat.
+            # Patterns that are still being matched are checked again at the next heartbeat.
             group.topics_version = version if is_current else -1
         is_urgent = is_changed and not is_one_more
         if group.epoch > group.assignment_epoch and (is_urgent or now_ms >= group.target_due_ms):
@@ -82,7 +86,7 @@ class TargetAssignmentBuilder:
                 self._host.compute(self._compute(group, topics), partial(self._computed, group))
 
     def after_removal(self, group: ConsumerGroup) -> Iterator[Record]:
-        """The records after a member has gone: the next heartbeat of another will find the epoch higher."""
+        """The records after a member has left: the next heartbeat of another member sees the higher epoch."""
         yield from self._remove_unused_patterns(group)
         yield group.record(group.epoch + 1, self._hash(group))
 
@@ -94,7 +98,7 @@ class TargetAssignmentBuilder:
     def _update_patterns(
         self, group: ConsumerGroup, now_ms: int, *, rematch_all: bool
     ) -> Generator[Record, None, bool]:  # fmt: skip
-        """What the members' patterns have come to mean; False if that is not known of all of them yet."""
+        """Match the patterns of members again; False if some are still being matched."""
         yield from self._remove_unused_patterns(group)
         version, wall_ms = self._host.topics_version, self._host.wall_ms
         is_current = True
@@ -108,11 +112,11 @@ class TargetAssignmentBuilder:
         return is_current
 
     def _topics(self, group: ConsumerGroup) -> dict[str, TopicView]:
-        """The topics that its members read and that exist."""
+        """The existing topics that its members subscribe to."""
         return self._topics_and_hash(group)[0]
 
     def _hash(self, group: ConsumerGroup) -> int:
-        """A number that tells whether the topics are those that the last epoch was made with; 0 for none."""
+        """A hash of the subscribed topics, to detect changes; 0 for no topics."""
         return self._topics_and_hash(group)[1]
 
     def _topics_and_hash(self, group: ConsumerGroup) -> tuple[dict[str, TopicView], int]:
@@ -143,7 +147,7 @@ class TargetAssignmentBuilder:
         self, group: ConsumerGroup, topics: Mapping[str, TopicView]
     ) -> Steps[dict[str, Places]]:  # fmt: skip
         ids = {name: view.topic_id for name, view in topics.items()}
-        # Most members want the same, and then share one set.
+        # Most members have equal preferences, and share one set.
         reading = {
             preferences: frozenset(ids[name] for name in group.names_of(preferences) if name in ids)
             for preferences in group.preference_counts
@@ -159,10 +163,10 @@ class TargetAssignmentBuilder:
         assign = ASSIGNORS[group.assignor(self._host.config.group_consumer_assignors[0])]
         return (yield from assign(readers, {view.topic_id: view for view in topics.values()}))
 
-    # --- in slices ----------------------------------------------------------------------------------------------
+    # --- in slices ------------------------------------------------------------------------------------------
 
     def _compute(self, group: ConsumerGroup, topics: Mapping[str, TopicView]) -> Steps[None]:
-        """Compute a target and write it down. Raises Refusal if it cannot be written."""
+        """Compute a target and write its records. Raises Refusal if one is too large."""
         epoch = group.epoch
         wishes = {member_id: member.subscription.preferences for member_id, member in group.members.items()}
         target = yield from self._assigned(group, topics)
@@ -179,7 +183,7 @@ class TargetAssignmentBuilder:
                 raise too_large()
             found.append((member_id, places, record))
             yield 1
-        # From here on in one go.
+        # From here on in one step.
         is_here = self._shard.groups.get(group.group_id) is group and group.epoch >= epoch
         if not is_here or not self._host.is_writable:
             return

@@ -1,11 +1,11 @@
-"""Patterns against the names of all topics, without stopping the loop for it.
+"""Matches patterns against the names of all topics, without blocking the event loop.
 
-RE2 needs no more than a fixed number of nanoseconds for each step of a pattern's program and each character of a name (9 here, in its
-slow way, which a stranger can force on it; usually a hundredth of that). So what a look at all topics may cost is known beforehand.
-Almost always it is little, and done at once. Otherwise it is done in slices between the turns of others; whoever asks hears what was
-found before, if anything, and asks again (`targeting.py`, at each heartbeat).
+RE2 needs at most a fixed time for each instruction of a program and each character of a name: 9 ns in its
+slow mode, which a client can force, and usually a hundredth of that. So the cost of a scan of all topics is
+known in advance. Nearly always it is small, and the scan runs at once. Otherwise it runs in slices. The
+caller gets the previous result, if any, and asks again at each heartbeat (`target_assignment.py`).
 
-Nothing is decided here: a walk that outlives its shard finds something out for nobody.
+A scan changes no state: the result of a scan that outlives its shard is dropped.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from ottla.ports.coordination import Alarm
 if TYPE_CHECKING:
     from ottla.groups.host import GroupHost
 
-#: In steps of a program times characters: at most 45 ms, and 9 ms.
+#: In program instructions times characters: at most 45 ms, and 9 ms.
 _AT_ONCE: Final = 5_000_000
 _SLICE: Final = 1_000_000
-#: Of so many patterns it is kept what was found.
+#: The number of cached results.
 _FOUND_MAX: Final = 64
 
 
 class Found(NamedTuple):
-    """The topics that match; None if that is not known yet."""
+    """The matching topics; None if not known yet."""
 
     topics: frozenset[str] | None
-    #: Whether that is of the topics as they are now.
+    #: Whether the result is for the current topics.
     is_current: bool
 
 
 class _Scan:
-    """One pattern on its way through the names."""
+    """A scan of all topic names with one pattern."""
 
     __slots__ = ("found", "names", "pattern", "version")
 
@@ -46,7 +46,7 @@ class _Scan:
         self.found: set[str] = set()
 
     def advance(self, steps: int) -> bool:
-        """Look at the next names; whether all have been looked at."""
+        """Scan the next names; True at the end."""
         program = compiled(self.pattern)
         fullmatch, size = program.fullmatch, program.programsize
         for name in self.names:
@@ -61,7 +61,7 @@ class _Scan:
 class PatternMatcher:
     def __init__(self, host: GroupHost) -> None:
         self._host = host
-        #: Of patterns that took longer: the version of the topics, and what was found.
+        #: Results of scans in slices, by pattern: `topics_version` and matching topics.
         self._found: dict[str, tuple[int, frozenset[str]]] = {}
         self._scans: dict[str, _Scan] = {}
         self._alarm: Alarm | None = None
@@ -71,7 +71,7 @@ class PatternMatcher:
         try:
             program = compiled(pattern)
         except BadPattern:
-            # Written by a broker that understood more.
+            # Written by a broker with a newer syntax.
             return Found(frozenset(), True)
         version = self._host.topics_version
         if program.programsize * self._characters(version) <= _AT_ONCE:
@@ -99,7 +99,7 @@ class PatternMatcher:
             self._alarm.set(now_ms)
 
     def _slice(self, now_ms: int) -> None:
-        """A piece of the walk that has waited longest."""
+        """Run a slice of the oldest scan."""
         pattern, scan = next(iter(self._scans.items()))
         del self._scans[pattern]
         if scan.advance(_SLICE):

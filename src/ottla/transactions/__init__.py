@@ -1,2 +1,1 @@
-"""Transactions: pure state machines, one shard a partition of `__transaction_state`; the broker drives
-them."""
+"""Transactions: pure state machines, one shard for each partition of `__transaction_state`."""
