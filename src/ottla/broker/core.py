@@ -112,8 +112,8 @@ class Broker:
         self.controller_driver = ControllerDriver(self)
         self.controller_channel = ControllerChannel(self)
         self.partitions = LocalPartitions(self)
-        self.replication_throttle = ReplicationThrottle(self)
-        self.replica_roles = ReplicaRoles(self)
+        self.replication_throttle: ReplicationThrottle = ReplicationThrottle(self)
+        self.replica_roles: ReplicaRoles = ReplicaRoles(self)
         #: Tenures of coordinators that have decided something in this turn.
         self.decided: dict[CoordinatorPartition, None] = {}
         self.groups = GroupCoordinator(self)
@@ -123,7 +123,7 @@ class Broker:
         self.txn_verification = TxnVerification(self)
         self.slices = Slices(self)
         self.produce_queue = ProduceQueue(self)
-        self.directories = LogDirectories(disk, config.log_dirs, say, unusable or {})
+        self.directories: LogDirectories = LogDirectories(disk, config.log_dirs, say, unusable or {})
         self.fetch_sessions = FetchSessionCache(self)
         self.log_maintenance = LogMaintenance(self)
         self.log_dir_moves = LogDirMoves(self)
@@ -142,7 +142,7 @@ class Broker:
         self.held_answer_bytes = 0
         #: How many proposals are not answered yet.
         self.proposals = 0
-        self.now_ms = 0
+        self.now_ms: int = 0
         #: The cluster that the directories here belong to.
         self.cluster_id = ""
         #: What this broker proves itself to others with; None on its own.

@@ -24,7 +24,7 @@ from ottla.wire.decode import MalformedMessage, decode_response, response_reader
 from ottla.wire.encode import request_encoder
 
 if TYPE_CHECKING:
-    from ottla.broker.core import Broker
+    from ottla.replication.host import ReplicationHost
     from ottla.replication.replica import Replica
 
 #: The newest version without a field of its own for each partition's directory.
@@ -39,8 +39,8 @@ _encode: Any = None
 
 
 class ReplicaFetcher:
-    def __init__(self, broker: Broker, leader: int, number: int) -> None:
-        self._broker = broker
+    def __init__(self, host: ReplicationHost, leader: int, number: int) -> None:
+        self._host = host
         self._leader = leader
         self._lane = 1 + number
         self._followed: dict[tuple[bytes, int], FollowerState] = {}
@@ -65,7 +65,7 @@ class ReplicaFetcher:
         if replica.opened and replica.durable and replica.log.flushed_offset < replica.log.next_offset:
             # What came from the leader before counts for this one too, once it is durable.
             self.wait_for(replica)
-            self._broker.sync(replica, replica.log)
+            self._host.sync(replica, replica.log)
 
     def remove(self, following: FollowerState) -> None:
         if self._followed.get(following.key) is following:
@@ -74,7 +74,7 @@ class ReplicaFetcher:
         self._changed.pop(following, None)
         if self._unsynced.pop(following.replica, self) is None and not self._unsynced:
             # The others have waited for this one, whose sync nobody will tell of any more.
-            self._broker.timers.add(Later(self.ask), self._broker.now_ms)
+            self._host.timers.add(Later(self.ask), self._host.now_ms)
 
     # --- asking -----------------------------------------------------------------------------------------------
 
@@ -90,10 +90,10 @@ class ReplicaFetcher:
         if not self._followed:
             # The leader forgets a session that nobody uses.
             return self._forget_session()
-        broker = self._broker
-        if broker.replication_throttle.limits_followers:
+        host = self._host
+        if host.replication_throttle.limits_followers:
             self._hold_slow()
-        node = broker.image.brokers.get(self._leader)
+        node = host.image.brokers.get(self._leader)
         if node is None:
             return self._rest()
         topics = self._positions()
@@ -105,13 +105,13 @@ class ReplicaFetcher:
             if self._told.pop(key, None) is not None:
                 forgotten.setdefault(key[0], []).append(key[1])
         self._unwanted.clear()
-        config = broker.config
+        config = host.config
         global _encode
         if _encode is None:
             _encode = request_encoder(ApiKey.FETCH, _VERSION)
         body = _encode({
             "replica_state": {
-                "replica_id": broker.lifecycle.node_id, "replica_epoch": broker.lifecycle.broker_epoch,
+                "replica_id": host.lifecycle.node_id, "replica_epoch": host.lifecycle.broker_epoch,
             },
             "max_wait": config.replica_fetch_wait_max_ms,
             "min_bytes": config.replica_fetch_min_bytes,
@@ -132,13 +132,13 @@ class ReplicaFetcher:
         def done(answer: memoryview | None, error: str | None) -> None:
             self._answered(generation, answer, error)
 
-        broker.outbox.append((ASK, peer, self._lane, ApiKey.FETCH, _VERSION, body, done))
+        host.outbox.append((ASK, peer, self._lane, ApiKey.FETCH, _VERSION, body, done))
         return None
 
     def _positions(self) -> dict[bytes, list[dict[str, Any]]]:
         """Where those stand that the session must hear of."""
         topics: dict[bytes, list[dict[str, Any]]] = {}
-        bytes_max = self._broker.config.replica_fetch_max_bytes
+        bytes_max = self._host.config.replica_fetch_max_bytes
         left = _OPEN_MAX
         for following in list(self._changed):
             replica = following.replica
@@ -183,8 +183,8 @@ class ReplicaFetcher:
         """Something failed: try again in a moment."""
         if not self._resting:
             self._resting = True
-            broker = self._broker
-            broker.timers.add(Later(self._rested), broker.now_ms + broker.config.replica_fetch_backoff_ms)
+            host = self._host
+            host.timers.add(Later(self._rested), host.now_ms + host.config.replica_fetch_backoff_ms)
 
     def _rested(self) -> None:
         self._resting = False
@@ -198,7 +198,7 @@ class ReplicaFetcher:
 
     def _hold_slow(self) -> None:
         """KIP-73: leave out what would be copied faster than it may."""
-        throttling = self._broker.replication_throttle
+        throttling = self._host.replication_throttle
         wait_ms = throttling.follower_wait_ms()
         if wait_ms:
             for key, following in self._followed.items():
@@ -211,15 +211,15 @@ class ReplicaFetcher:
             return
         following.is_busy = True
         self._leave_out(following)
-        broker = self._broker
+        host = self._host
 
         def again() -> None:
             following.is_busy = False
             self.ask_at_once()
 
         if delay_ms < 0:
-            delay_ms = broker.config.replica_fetch_backoff_ms
-        broker.timers.add(Later(again), broker.now_ms + delay_ms)
+            delay_ms = host.config.replica_fetch_backoff_ms
+        host.timers.add(Later(again), host.now_ms + delay_ms)
 
     def ask_at_once(self) -> None:
         try:
@@ -242,7 +242,7 @@ class ReplicaFetcher:
         if generation != self._generation:
             return self.ask()
         if answer is None:
-            self._broker.lifecycle.doubt(self._leader)
+            self._host.lifecycle.doubt(self._leader)
             self._forget_session()
             return self._rest()
         try:
@@ -254,7 +254,7 @@ class ReplicaFetcher:
                 response = decode_response(ApiKey.FETCH, _VERSION, answer, 0)
             return self._take_all(response)
         except MalformedMessage as error:
-            self._broker.say_once(f"broker {self._leader} answered a fetch with what cannot be read: {error}")
+            self._host.say_once(f"broker {self._leader} answered a fetch with what cannot be read: {error}")
         except Exception:
             # A mistake with one partition must not stop the others for good.
             self._forget_session()
@@ -290,7 +290,7 @@ class ReplicaFetcher:
 
     def _take(self, following: FollowerState, row: Any) -> None:
         """What the leader says of one partition."""
-        broker, replica = self._broker, following.replica
+        host, replica = self._host, following.replica
         try:
             if row.error_code:
                 return self._refused(following, row)
@@ -299,29 +299,29 @@ class ReplicaFetcher:
                 return self._diverged(following, row.diverging_epoch.epoch, row.diverging_epoch.end_offset)
             log = replica.log
             if row.records:
-                if broker.replication_throttle.is_slow_follower(replica, following.key[0]):
-                    broker.replication_throttle.fetched.take(len(row.records))
+                if host.replication_throttle.is_slow_follower(replica, following.key[0]):
+                    host.replication_throttle.fetched.take(len(row.records))
                 end = log.next_offset
                 try:
-                    append_fetched(log, row.records, broker.wall_ms)
+                    append_fetched(log, row.records, host.wall_ms)
                 finally:
                     if log.next_offset > end:
                         if replica.durable:
                             # R11: the next fetch, which reports them to the leader, waits for their sync.
                             self.wait_for(replica)
-                        broker.replicated(replica, log)
+                        host.replicated(replica, log)
                         self._changed[following] = None
             if row.log_start_offset > log.log_start_offset and row.log_start_offset <= log.next_offset:
-                broker.log_maintenance.delete_records(replica, row.log_start_offset)
+                host.log_maintenance.delete_records(replica, row.log_start_offset)
             if replica.learn(row.high_watermark):
                 replica.settle()
-                broker.moved(replica)
+                host.moved(replica)
         except (Refusal, DiskError) as error:
-            broker.say_once(f"{replica.topic}-{replica.number} cannot be followed: {error}")
+            host.say_once(f"{replica.topic}-{replica.number} cannot be followed: {error}")
             self._hold(following)
         except Exception as error:
             # Of this partition alone: the leader sends the same again, and the other partitions of the answer are taken.
-            broker.isolation.contain(f"following {replica.topic}-{replica.number}", error)
+            host.isolation.contain(f"following {replica.topic}-{replica.number}", error)
             self._hold(following)
         return None
 
@@ -334,45 +334,45 @@ class ReplicaFetcher:
             self.ask()
 
     def _refused(self, following: FollowerState, row: Any) -> None:
-        replica, broker = following.replica, self._broker
+        replica, host = following.replica, self._host
         if row.error_code != ErrorCode.OFFSET_OUT_OF_RANGE:
             # One of the two has not heard of the newest metadata, which is a matter of milliseconds; or the leader is ill.
-            delay_ms = min(_REFUSED_MS << following.refusals, broker.config.replica_fetch_backoff_ms)
+            delay_ms = min(_REFUSED_MS << following.refusals, host.config.replica_fetch_backoff_ms)
             following.refusals = min(following.refusals + 1, _REFUSALS_MAX)
             return self._hold(following, delay_ms)
         log, start = replica.log, row.log_start_offset
         if start < 0 or (log.next_offset >= start and log.next_offset > log.log_start_offset):
             # Where the two histories part the leader tells in another way (R1): nothing is cut by guess.
             return self._hold(following)
-        broker.say(
+        host.say(
             f"{replica.topic}-{replica.number}: this replica ends at {log.next_offset}, the leader begins at {start}: "
             "it begins there anew"
         )
-        return self._cut(following, replica.restart_at(start, broker.wall_ms))
+        return self._cut(following, replica.restart_at(start, host.wall_ms))
 
     def _diverged(self, following: FollowerState, epoch: int, end_offset: int) -> None:
         """R1: after this end the leader's history is another one. Ours is cut to where both agree, and asked again."""
-        replica, broker = following.replica, self._broker
+        replica, host = following.replica, self._host
         log = replica.log
         own_epoch, own_end = log.epochs.end_of(epoch, log.next_offset)
         target = end_offset if own_epoch < 0 else min(end_offset, own_end)
         if target < replica.high_watermark:
-            broker.say(
+            host.say(
                 f"{replica.topic}-{replica.number}: cut to {target}, below its high watermark {replica.high_watermark}, "
                 f"because leader epoch {following.epoch} has another history: an unclean leader was elected"
             )
-        self._cut(following, replica.truncate(target, broker.wall_ms))
+        self._cut(following, replica.truncate(target, host.wall_ms))
 
     def _begin_anew(self, following: FollowerState) -> None:
         """R12: a crash took the beginning of this log. What is left would look whole to who asks for its end alone."""
-        replica, broker = following.replica, self._broker
+        replica, host = following.replica, self._host
         log = replica.log
-        broker.say(
+        host.say(
             f"{replica.topic}-{replica.number}: a crash left nothing before {log.log_start_offset}: "
             "all of it is fetched anew"
         )
         start, log.should_begin_at = log.should_begin_at, -1
-        self._cut(following, replica.restart_at(start, broker.wall_ms))
+        self._cut(following, replica.restart_at(start, host.wall_ms))
 
     def _cut(self, following: FollowerState, dropped: list[Any]) -> None:
         """The log was cut: the recovery point is written down before anything new is written, in this role or another."""
@@ -386,6 +386,6 @@ class ReplicaFetcher:
             if replica.following is following:
                 self.ask_at_once()
             else:
-                self._broker.replica_roles.may_have_role(replica)
+                self._host.replica_roles.may_have_role(replica)
 
-        self._broker.log_maintenance.was_cut(replica, dropped, done)
+        self._host.log_maintenance.was_cut(replica, dropped, done)

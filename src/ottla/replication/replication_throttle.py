@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from ottla.config.definition import LONG_MAX
 
 if TYPE_CHECKING:
-    from ottla.broker.core import Broker
+    from ottla.replication.host import ReplicationHost
     from ottla.replication.replica import Replica
 
 ALL: Final = "*"
@@ -51,8 +51,8 @@ class Bucket:
 
 
 class ReplicationThrottle:
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, host: ReplicationHost) -> None:
+        self._host = host
         self.handed_out = Bucket()
         self.fetched = Bucket()
         #: Between this broker's own directories.
@@ -66,35 +66,35 @@ class ReplicationThrottle:
         return (
             leading is not None
             and follower not in leading.isr
-            and self._broker.config.leader_replication_throttled_rate != LONG_MAX
+            and self._host.config.leader_replication_throttled_rate != LONG_MAX
             and self._names(replica.config.leader_replication_throttled_replicas, replica.number)
         )
 
     def leader_wait_ms(self) -> int:
-        rate = self._broker.config.leader_replication_throttled_rate
-        return self.handed_out.wait_ms(rate, self._broker.now_ms)
+        rate = self._host.config.leader_replication_throttled_rate
+        return self.handed_out.wait_ms(rate, self._host.now_ms)
 
     @property
     def limits_followers(self) -> bool:
-        return self._broker.config.follower_replication_throttled_rate != LONG_MAX
+        return self._host.config.follower_replication_throttled_rate != LONG_MAX
 
     def is_slow_follower(self, replica: Replica, topic_id: bytes) -> bool:
         """Whether what this broker fetches of a partition is limited."""
-        broker = self._broker
+        host = self._host
         listed = replica.config.follower_replication_throttled_replicas
         if not listed or not self.limits_followers or not self._names(listed, replica.number):
             return False
-        partition = broker.image.partition(topic_id, replica.number)
-        return partition is not None and broker.config.node_id not in partition.isr
+        partition = host.image.partition(topic_id, replica.number)
+        return partition is not None and host.config.node_id not in partition.isr
 
     def follower_wait_ms(self) -> int:
-        rate = self._broker.config.follower_replication_throttled_rate
-        return self.fetched.wait_ms(rate, self._broker.now_ms)
+        rate = self._host.config.follower_replication_throttled_rate
+        return self.fetched.wait_ms(rate, self._host.now_ms)
 
     def move_wait_ms(self) -> int:
         """How long a move between directories waits before its next piece."""
-        rate = self._broker.config.replica_alter_log_dirs_io_max_bytes_per_second
-        return self.moved.wait_ms(rate, self._broker.now_ms)
+        rate = self._host.config.replica_alter_log_dirs_io_max_bytes_per_second
+        return self.moved.wait_ms(rate, self._host.now_ms)
 
     def _names(self, listed: tuple[str, ...], number: int) -> bool:
         known = self._sets.get(id(listed))
@@ -102,4 +102,4 @@ class ReplicationThrottle:
             if len(self._sets) > 1000:
                 self._sets.clear()
             known = self._sets[id(listed)] = (listed, frozenset(listed))
-        return ALL in known[1] or f"{number}:{self._broker.config.node_id}" in known[1]
+        return ALL in known[1] or f"{number}:{self._host.config.node_id}" in known[1]

@@ -201,7 +201,7 @@ class BrokerLifecycle:
             self._register()
         if broker.controller_driver.is_active:
             broker.isolation.run("the controller", broker.controller_driver.resumed, now_ms)
-        broker.isolation.run("replication", broker.replica_roles.catch_up)
+        broker.isolation.run("replication", broker.replica_roles.isr_updates.retry)
         self.claim_if_free()
 
     def store_lost(self, now_ms: int) -> None:

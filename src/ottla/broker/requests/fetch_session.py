@@ -303,6 +303,7 @@ class FetchSessionCache:
         self._broker = broker
         self.partitions = broker.partitions
         self.replication_throttle = broker.replication_throttle
+        self._follower_positions = broker.replica_roles.follower_positions
         self.node_id = broker.config.node_id
         self.by_id: dict[int, FetchSession] = {}
         #: Fetches whose partitions moved, or whose wait is over, in order; one that was abandoned since stays until its turn, unmarked.
@@ -467,12 +468,12 @@ class FetchSessionCache:
     def follower_at(self, interest: Interest, replica: Replica) -> bool:
         """A follower has come so far; False if this partition has no such follower, or not in this life."""
         fetching = interest.fetching
-        return self._broker.replica_roles.fetched(
+        return self._follower_positions.fetched(
             replica, fetching.follower, fetching.follower_epoch, interest.offset
         )
 
     def nearer(self, replica: Replica, rack: str, offset: int) -> int:
-        return self._broker.replica_roles.nearer(replica, rack, offset)
+        return self._follower_positions.nearer(replica, rack, offset)
 
     def leader_of(self, topic_id: bytes, number: int) -> tuple[NodeRecord, int] | None:
         """Who leads a partition as far as this broker knows, and in which epoch (KIP-951)."""
