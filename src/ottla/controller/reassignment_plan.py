@@ -99,7 +99,7 @@ class _Layout:
                 self.on.setdefault(node, {})[place] = None
                 self.by_topic[node, place.topic] += 1
 
-    # --- single steps -----------------------------------------------------------------------------------------
+    # --- single steps ---------------------------------------------------------------------------------------
 
     def move(self, place: Place, source: int, target: int) -> None:
         replicas = self.replicas[place]
@@ -139,7 +139,7 @@ class _Layout:
         self.by_topic[node, place.topic] -= 1
         self.copied[place].discard(node)
 
-    # --- racks ------------------------------------------------------------------------------------------------
+    # --- racks ----------------------------------------------------------------------------------------------
 
     def rack(self, node: int) -> str:
         """A broker without a rack, or one that is gone, is in one of its own kind: nobody knows where."""
@@ -165,7 +165,7 @@ class _Layout:
             default=None,
         )
 
-    # --- whole passes -----------------------------------------------------------------------------------------
+    # --- whole passes ---------------------------------------------------------------------------------------
 
     def vacate(self, leaving: Iterable[int]) -> None:
         """Everything away from these brokers."""

@@ -55,7 +55,8 @@ class ControllerChannel(Protocol):
     def ask(
         self, key: int, version: int, request: Mapping[str, Any], done: Callable[[Any, str | None], None]
     ) -> bool:
-        """Send a request to the controller; `done` gets the response or an error. Whether anything was sent."""
+        """Send a request to the controller; `done` gets the response or an error. Whether anything was
+        sent."""
 
 
 class Isolation(Protocol):
@@ -124,7 +125,7 @@ class ReplicationHost(Protocol):
     def say_once(self, text: str) -> None:
         """Log a line, unless it was logged already."""
 
-    # --- what follows from a change of a replica ----------------------------------------------------------------
+    # --- what follows from a change of a replica ------------------------------------------------------------
 
     def advance(self, replica: Replica) -> None:
         """Advance the high watermark and answer the produce requests that waited for it."""
@@ -142,7 +143,8 @@ class ReplicationHost(Protocol):
         """Wake all fetches of this replica: their answers may be different in its new role."""
 
     def replicated(self, replica: Replica, log: PartitionLog) -> None:
-        """Records fetched from the leader were appended: flush and sync them as the topic's settings require."""
+        """Records fetched from the leader were appended: flush and sync them as the topic's settings
+        require."""
 
     def sync(self, replica: Replica, log: PartitionLog) -> None:
         """Request a sync of everything written."""

@@ -2,10 +2,11 @@
 
 Two kinds of changes are requested from the controller:
 
-- `IsrUpdates`: a leader expands its ISR by a follower that has caught up, or shrinks it by one that lags. The change is in
-  force once it is in the image. Until then the high watermark waits for the members of both ISRs.
-- `IsrRemoval`: a replica that lost records leaves its ISRs, as leader or follower. Kafka lets only leaders ask for another
-  ISR; here every member may ask to be left out.
+- `IsrUpdates`: a leader expands its ISR by a follower that has caught up, or shrinks it by one that lags. The
+  change is in force once it is in the image. Until then the high watermark waits for the members of both
+  ISRs.
+- `IsrRemoval`: a replica that lost records leaves its ISRs, as leader or follower. Kafka lets only leaders
+  ask for another ISR; here every member may ask to be left out.
 
 Each kind has one request in flight at a time. It carries all changes that are due, up to `_CHANGES_MAX`.
 """
@@ -30,12 +31,14 @@ _VERSION: Final = 3
 _ANY_EPOCH: Final = -1
 #: The pause after a request that failed.
 _RETRY_MS: Final = 200
-#: The pause after a change that the controller refused, and before the image is checked for one that it granted.
+#: The pause after a change that the controller refused, and before the image is checked for one that it
+#: granted.
 _REFUSED_MS: Final = 1000
 #: Partitions in one request.
 _CHANGES_MAX: Final = 1000
-#: Errors after which neither this request nor an earlier one changed anything. After any other error the controller's partition is
-#: not the one that the request names: an earlier request may have been granted, and the image will show it.
+#: Errors after which neither this request nor an earlier one changed anything. After any other error the
+#: controller's partition has another epoch: an earlier request may have been granted, and the image will show
+#: it.
 _REFUSALS: Final = (ErrorCode.INELIGIBLE_REPLICA, ErrorCode.INVALID_REQUEST)
 
 #: Rows of a request, by topic id.
@@ -84,12 +87,13 @@ class IsrUpdates:
 
         timers.add(Periodic(timers, interval_ms, self._check_lags), now_ms + interval_ms())
 
-    # --- which changes are due ----------------------------------------------------------------------------------
+    # --- which changes are due ------------------------------------------------------------------------------
 
     def _check_lags(self, now_ms: int) -> None:
         if self._host.lifecycle.is_serving:
             self._lag_walk.begin(
-                # Also leaders that are alone in their ISR: a follower that was refused once must not stay outside.
+                # Also leaders that are alone in their ISR: a follower that was refused once must not stay
+                # outside.
                 [
                     each
                     for each in self._host.partitions.replicas()
@@ -113,8 +117,8 @@ class IsrUpdates:
     def expand(self, replica: Replica) -> None:
         """Request an ISR with all followers that have caught up.
 
-        A follower may have caught up while another change was pending, or been refused. It reports no new position until there are
-        new records.
+        A follower may have caught up while another change was pending, or it was refused. It reports no
+        position until there are new records.
         """
         leading, image = replica.leading, self._host.image
         if leading is None or leading.pending is not None or not replica.opened:
@@ -129,10 +133,10 @@ class IsrUpdates:
         if ready:
             self.request(replica, (*leading.isr, *ready))
 
-    # --- the request --------------------------------------------------------------------------------------------
+    # --- the request ----------------------------------------------------------------------------------------
 
     def request(self, replica: Replica, isr: tuple[int, ...]) -> None:
-        """R4: until the controller's decision is in the image, the high watermark waits for the members of both ISRs."""
+        """R4: until the image has the decision, the high watermark waits for the members of both ISRs."""
         assert replica.leading is not None
         replica.leading.ask_for(isr)
         self._wanted[replica] = None
@@ -189,7 +193,8 @@ class IsrUpdates:
                     if known is not None:
                         host.isolation.run("an ISR change", self._decided, *known, row)
             if self._wanted:
-                # A change that was sent and is still wanted reached a broker that is not the controller any more.
+                # A change that was sent and is still wanted reached a broker that is not the controller any
+                # more.
                 again = any(known[0] in self._wanted for known in sent.values())
                 self._schedule(_RETRY_MS if again else 0)
             return None
@@ -202,14 +207,15 @@ class IsrUpdates:
             raise
 
     def _epoch_of(self, leading: LeaderState, node_id: int) -> int:
-        """R5: the broker epoch from which a member has fetched. The controller compares it with the registered one."""
+        """R5: the broker epoch from which a member has fetched. The controller compares it with the
+        registered one."""
         follower = leading.followers.get(node_id)
         if follower is None:
             return self._host.lifecycle.broker_epoch
         # Unknown for a member of the ISR that has not fetched yet: the controller has put it there.
         return follower.epoch
 
-    # --- the answer ---------------------------------------------------------------------------------------------
+    # --- the answer -----------------------------------------------------------------------------------------
 
     def _decided(self, replica: Replica, leading: LeaderState, partition_epoch: int, row: Any) -> None:
         if replica.leading is not leading or leading.partition_epoch != partition_epoch:
@@ -220,8 +226,9 @@ class IsrUpdates:
         self._wanted.pop(replica, None)
         host = self._host
         if row.error_code not in _REFUSALS:
-            # Granted, or overtaken by another change. The high watermark waits for both ISRs until the image shows which. A leader
-            # that waited for the old ISR alone could acknowledge records that no member of the new one has.
+            # Granted, or overtaken by another change. The high watermark waits for both ISRs until the image
+            # shows which. With the old ISR alone, records could be acknowledged that no member of the new one
+            # has.
             host.timers.add(
                 Later(lambda: self._request_again(replica, leading, partition_epoch)),
                 host.now_ms + _REFUSED_MS,
@@ -232,7 +239,8 @@ class IsrUpdates:
         host.timers.add(Later(lambda: self.expand(replica)), host.now_ms + _REFUSED_MS)
 
     def _request_again(self, replica: Replica, leading: LeaderState, partition_epoch: int) -> None:
-        """A controller answers once it has proposed a change. If it was replaced before the commit, no image has the change."""
+        """A controller answers before the commit. If it was replaced in between, no image ever has the
+        change."""
         if (
             replica.leading is leading
             and leading.pending is not None
@@ -245,10 +253,13 @@ class IsrUpdates:
 class IsrRemoval:
     """Replicas on this broker that lost records and leave their ISRs (R12).
 
-    A failed log directory takes its replicas offline, and a damaged log lacks records that it had reported. Such a replica gives up
-    its role at once, before the metadata shows it. Another member of the ISR becomes leader. Once out of the ISR, a damaged
-    replica follows; a replica whose directory failed does so after the next start. The controller refuses where no other member
-    is in sync: then an offline partition stays offline, and a damaged replica leads with the records it has left.
+    A failed log directory takes its replicas offline, and a damaged log lacks records that it had reported.
+    Such a replica gives up its role at once, before the metadata shows it. Another member of the ISR becomes
+    leader. Once out of the ISR, a damaged replica follows; one whose log directory failed follows after the
+    next start.
+
+    The controller refuses if no other member is in sync. Then an offline partition stays offline, and a
+    damaged replica leads with the records it has left.
     """
 
     def __init__(self, host: ReplicationHost) -> None:
@@ -321,7 +332,8 @@ class IsrRemoval:
         return None
 
     def _stay_where_alone(self, sent: dict[tuple[bytes, int], Replica]) -> None:
-        """A damaged replica that is the only member of its ISR takes its role again: no other replica has more."""
+        """A damaged replica that is the only member of its ISR takes its role again: no other replica has
+        more."""
         host = self._host
         me = (host.config.node_id,)
         for (topic_id, number), replica in sent.items():

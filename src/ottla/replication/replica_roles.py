@@ -1,10 +1,11 @@
 """Roles of the replicas on this broker: leader, follower, or neither, as the image says (R2, R8).
 
 A role begins and ends with a record of the metadata log, and only while the broker serves
-(`broker/cluster/broker_lifecycle.py`). One exception: a replica that lost records gives up its role by itself (R12).
+(`broker/cluster/broker_lifecycle.py`). One exception: a replica that lost records gives up its role by itself
+(R12).
 
-Internal topics have owners, the coordinators. An owner is notified when this broker becomes leader of one of their partitions,
-and when it stops leading.
+Internal topics have owners, the coordinators. An owner is notified when this broker becomes leader of one of
+their partitions, and when it stops leading.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ if TYPE_CHECKING:
 
 
 class Owner(Protocol):
-    """A coordinator, which keeps its state in the partitions of an internal topic (`internal_appends.append_as_leader`).
+    """A coordinator, which keeps its state in an internal topic (`internal_appends.append_as_leader`).
 
-    Calls of `lead` and `rest` alternate for each replica. There is no call for a new leader epoch of the same leader. An
-    owner may add itself to `replica.watchers`: it is then notified of a moved high watermark, once a turn.
+    Calls of `lead` and `rest` alternate for each replica. There is no call for a new leader epoch of the same
+    leader. An owner may add itself to `replica.watchers`: it is then notified of a moved high watermark, once
+    a turn.
     """
 
     def lead(self, replica: Replica, now_ms: int) -> None:
@@ -58,7 +60,7 @@ class ReplicaRoles:
         self.isr_updates.start(now_ms)
 
     def loaded(self) -> None:
-        """All logs of this broker are known. Owners wait for that: an earlier read would have created an empty log."""
+        """All logs are known. Owners wait for that: an earlier read would have created an empty log."""
         self._is_loaded = True
         for name in self.owners:
             hosted = self._host.partitions.by_name.get(name)
@@ -66,7 +68,7 @@ class ReplicaRoles:
                 if replica.leading is not None:
                     self._notify_owner(replica)
 
-    # --- roles ------------------------------------------------------------------------------------------------
+    # --- roles ----------------------------------------------------------------------------------------------
 
     def assign(self, replica: Replica, topic_id: bytes, partition: Partition) -> None:
         """Give a replica its role in this state of the partition."""
@@ -113,7 +115,8 @@ class ReplicaRoles:
                 host.advance(replica)
                 self.isr_updates.expand(replica)
             return
-        # No other broker led between two consecutive epochs: the waiting records are still in the leader's log.
+        # No other broker led between two consecutive epochs: the waiting records are still in the leader's
+        # log.
         goes_on = leading is not None and partition.leader_epoch == replica.leader_epoch + 1
         if goes_on:
             self.isr_updates.cancel(replica)
