@@ -17,8 +17,8 @@ from ottla.config.broker import BrokerConfig
 from ottla.controller.broker_changes import broker_gone, broker_stopping, reconcile, void_eligible
 from ottla.controller.isr import Wish, alter_isr
 from ottla.controller.leader_election import min_isr_of, rules_of
+from ottla.controller.preferred_election import PREFERRED, UNCLEAN, balance, elect
 from ottla.controller.reassignment import cancel, reassign
-from ottla.controller.wanted_elections import PREFERRED, UNCLEAN, balance, elect
 from ottla.metadata import records as r
 from ottla.metadata.image import TOPIC_RESOURCE, Image
 from ottla.model.errors import Refusal

@@ -32,8 +32,8 @@ def test_a_controller_that_does_not_answer_is_not_waited_for_when_there_is_anoth
     quiet.until(lambda: quiet.partition("t").isr == (leader,))
     quiet.start(follower)
     # It gets the request to take the follower in, and stands still.
-    replicating = quiet.members[leader].broker.replica_roles
-    quiet.until(lambda: replicating._asking)
+    isr_updates = quiet.members[leader].broker.replica_roles.isr_updates
+    quiet.until(lambda: isr_updates._in_flight)
     quiet.members[head].pause()
     assert not quiet.all_in_sync("t")
     quiet.until(lambda: quiet.ensemble.holder not in (head, -1))

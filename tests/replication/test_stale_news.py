@@ -70,9 +70,9 @@ def answered(quiet: Quiet, code: ErrorCode) -> Replica:
     replica = quiet.replica(1, "t")
     quiet.until(lambda: replica.leading is not None and replica.leading.isr == (1,))
     assert replica.leading is not None
-    leading, replicating = replica.leading, quiet.members[1].broker.replica_roles
+    leading, updates = replica.leading, quiet.members[1].broker.replica_roles.isr_updates
     leading.ask_for((1, 2))
-    replicating._decided(replica, leading, leading.partition_epoch, SimpleNamespace(error_code=code))
+    updates._decided(replica, leading, leading.partition_epoch, SimpleNamespace(error_code=code))
     quiet.produce(1, "t", b"two")
     return replica
 
@@ -106,9 +106,9 @@ def test_a_change_that_was_refused_holds_up_nothing() -> None:
     quiet.kill(2)
     replica = quiet.replica(1, "t")
     quiet.until(lambda: replica.leading is not None and replica.leading.isr == (1,))
-    leading, replicating = replica.leading, quiet.members[1].broker.replica_roles
+    leading, updates = replica.leading, quiet.members[1].broker.replica_roles.isr_updates
     assert leading is not None
     leading.ask_for((1, 2))
     row = SimpleNamespace(error_code=ErrorCode.INELIGIBLE_REPLICA)
-    replicating._decided(replica, leading, leading.partition_epoch, row)
+    updates._decided(replica, leading, leading.partition_epoch, row)
     quiet.write("t", b"one")

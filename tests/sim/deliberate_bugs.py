@@ -26,10 +26,10 @@ from ottla.log.producers import Producers as LogProducers
 from ottla.model.errors import ErrorCode
 from ottla.ports.coordination import Decision, WhenCommitted
 from ottla.replication.follower_state import FollowerState
+from ottla.replication.isr_updates import IsrUpdates
 from ottla.replication.leader_state import LeaderState
 from ottla.replication.replica import Replica
 from ottla.replication.replica_fetcher import ReplicaFetcher
-from ottla.replication.replica_roles import ReplicaRoles
 from ottla.transactions import end_txn
 from ottla.transactions.completion import PendingCompletions
 from ottla.transactions.end_txn import EndTxnHandler
@@ -51,7 +51,7 @@ def truncate_by_high_watermark(patch: pytest.MonkeyPatch) -> None:
     def cut_and_add(self: ReplicaFetcher, following: FollowerState) -> None:
         replica = following.replica
         if replica.opened and replica.high_watermark < replica.log.next_offset:
-            replica.log.truncate(replica.high_watermark, self._broker.wall_ms)
+            replica.log.truncate(replica.high_watermark, self._host.wall_ms)
         add(self, following)
 
     patch.setattr(ReplicaFetcher, "add", cut_and_add)
@@ -64,18 +64,18 @@ def acknowledge_before_the_isr_has_it(patch: pytest.MonkeyPatch) -> None:
 
 def shrink_the_isr_without_the_store(patch: pytest.MonkeyPatch) -> None:
     """R4: the leader removes slow followers from the ISR by itself."""
-    want = ReplicaRoles._want
+    request = IsrUpdates.request
 
-    def shrink(self: ReplicaRoles, replica: Replica, members: tuple[int, ...]) -> None:
+    def shrink(self: IsrUpdates, replica: Replica, members: tuple[int, ...]) -> None:
         leading = replica.leading
         if leading is not None and len(members) < len(leading.isr):
             leading.isr = members
             leading._count()
-            self._broker.advance(replica)
+            self._host.advance(replica)
         else:
-            want(self, replica, members)
+            request(self, replica, members)
 
-    patch.setattr(ReplicaRoles, "_want", shrink)
+    patch.setattr(IsrUpdates, "request", shrink)
 
 
 def skip_the_controllers_fence(patch: pytest.MonkeyPatch) -> None:

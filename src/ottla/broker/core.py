@@ -124,7 +124,7 @@ class Broker:
         self.txn_verification = TxnVerification(self)
         self.slices = Slices(self)
         self.produce_queue = ProduceQueue(self)
-        self.directories = LogDirectories(disk, config.log_dirs, say, unusable or {})
+        self.directories: LogDirectories = LogDirectories(disk, config.log_dirs, say, unusable or {})
         self.fetch_sessions = FetchSessionCache(self, _api.fetch.reply)
         self.delayed_fetches = self.fetch_sessions.delayed
         self.log_maintenance: LogMaintenance = LogMaintenance(self)

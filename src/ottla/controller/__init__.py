@@ -1,1 +1,1 @@
-"""Decides about the cluster's metadata: records, the image they build, topics and their placement."""
+"""Decisions of the controller: pure functions from the metadata image to records."""

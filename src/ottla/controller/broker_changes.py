@@ -1,12 +1,13 @@
-"""Brokers that come, go, stop and are told to go: what becomes of the partitions they have.
+"""Partition changes when brokers register, fail, stop or are unregistered.
 
-`reconcile` makes the image agree with those who live; everything else here is a case of it. A broker's record comes behind the
-changes of its partitions: a controller that dies in the middle leaves a broker that is still to be dealt with, and the next one
-does so from the start. A broker acts only under a record of its present life, so it sees its partitions settled first.
+`reconcile` makes the image agree with the live registrations; everything else here is a case of it. A
+broker's record follows the changes of its partitions. If the controller dies in between, the next one repeats
+the work. A broker acts only under a record of its current epoch, so its partitions are settled first.
 
-A registration with a higher epoch than that in the image is another life (R5): its earlier life has ended, whether anybody noticed or
-not. What it leads goes on in a new leader epoch; unless the life before ended cleanly, or a topic's records are flushed before
-they are reported, it leaves the ISR and the eligible before it may lead again (R7).
+A registration with a higher epoch than the image is a new incarnation (R5): the earlier one has ended,
+detected or not. Its partitions continue in a new leader epoch. The broker leaves the ISR and the eligible
+replicas before it may lead again (R7), unless its earlier incarnation ended cleanly, or the topic flushes
+records before they are reported.
 """
 
 from __future__ import annotations
@@ -26,15 +27,16 @@ NOBODY: frozenset[int] = frozenset()
 def reconcile(
     image: Image, config: BrokerConfig, live: Mapping[int, Registration], suspects: Collection[int] = NOBODY
 ) -> list[r.Record]:
-    """All records that make the image agree with the live registrations, and give leaders to whom can have one.
+    """The records that make the image agree with the live registrations, and elect leaders where possible.
 
-    A suspect's port refuses: it is taken for gone whatever its registration says. Once fenced it stays so until it registers anew.
+    The port of a suspect refuses connections: it is fenced although it is registered, until it registers
+    again.
     """
     gone, came = [], []
     for node, broker in image.brokers.items():
         registration = live.get(node)
         if registration is not None and registration.epoch != broker.epoch:
-            # One that is older than the image was replaced; the news is on its way.
+            # A registration older than the image was replaced; the new one has not arrived yet.
             if registration.epoch > broker.epoch:
                 came.append(registration)
         elif not broker.fenced and (registration is None or node in suspects):
@@ -44,15 +46,17 @@ def reconcile(
 
 
 def broker_gone(image: Image, config: BrokerConfig, node_id: int) -> list[r.Record]:
-    """The broker is fenced at once, whether its registration is still there or not."""
+    """Fence a broker, whether or not its registration still exists."""
     broker = image.brokers.get(node_id)
     return [] if broker is None or broker.fenced else _change(image, config, [broker], [])
 
 
 def broker_stopping(image: Image, config: BrokerConfig, node_id: int) -> list[r.Record]:
-    """Controlled shutdown: others lead what it led, and it leaves every ISR that has another member that lives.
+    """Controlled shutdown: other brokers become leaders, and it leaves every ISR that has another live
+    member.
 
-    Where it is the only one in sync it leads until it is gone. Asked again, it does what is left to do.
+    A partition in which only this broker is in sync keeps it as leader until it stops. A repeated call does
+    the rest.
     """
     broker = image.brokers[node_id]
     made: list[r.Record] = [] if broker.stopping else [broker._replace(stopping=True)]
@@ -69,7 +73,7 @@ def broker_stopping(image: Image, config: BrokerConfig, node_id: int) -> list[r.
 
 
 def broker_removed(image: Image, config: BrokerConfig, node_id: int, live: Collection[int]) -> list[r.Record]:
-    """A broker that will not come back is forgotten. Its replicas stay where they are until they are reassigned."""
+    """Unregister a broker. Its replicas stay assigned to it until they are reassigned."""
     if node_id not in image.brokers:
         raise Refusal(ErrorCode.BROKER_ID_NOT_REGISTERED, f"no broker has the id {node_id}")
     if node_id in live:
@@ -82,8 +86,11 @@ def broker_removed(image: Image, config: BrokerConfig, node_id: int, live: Colle
 def void_eligible(
     image: Image, committed: Image, config: BrokerConfig, topics: Iterable[str]
 ) -> list[r.Record]:
-    """After a change of `min.insync.replicas`, which counts from `committed` on: beside an ISR that is now large enough
-    nobody is eligible any more, even if the setting is raised again. Elsewhere who is eligible still has everything."""
+    """Clear the eligible replicas after `min.insync.replicas` was changed in `committed`.
+
+    If the ISR is large enough now, no other replica is eligible, even if the setting is raised again.
+    Elsewhere the eligible replicas still have all committed records.
+    """
     made: list[r.Record] = []
     for name in topics:
         rules = rules_of(committed, config, name)
@@ -98,12 +105,12 @@ def void_eligible(
 def _change(
     image: Image, config: BrokerConfig, gone: Collection[r.BrokerRegistration], came: Collection[Registration]
 ) -> list[r.Record]:
-    """`gone` are fenced and `came` begin a life; a partition that has no leader gets one if it can."""
+    """Fence `gone`, register `came`, and elect leaders for partitions without one, where possible."""
     absent = {broker.node_id for broker in gone}
     fresh = {registration.node_id for registration in came}
     unclean = frozenset(registration.node_id for registration in came if not registration.clean)
     careless = frozenset(registration.node_id for registration in came if not registration.durable) & unclean
-    # Records that were flushed are gone: no policy helps against that (R12).
+    # Flushed records are lost: no flush policy helps against that (R12).
     damaged = frozenset(registration.node_id for registration in came if registration.damaged)
     alive = fresh.union(node for node in image.brokers if image.is_live(node)) - absent
     changed = absent | fresh
@@ -141,7 +148,7 @@ def _each(
     concerned: Callable[[r.Partition], bool],
     change: Callable[[r.Partition, Rules], r.Partition],
 ) -> list[r.Record]:
-    """The partitions that change; the settings are looked up once a topic."""
+    """The changed partitions; settings are resolved once per topic."""
     made: list[r.Record] = []
     for topic in image.topics.values():
         rules: Rules | None = None

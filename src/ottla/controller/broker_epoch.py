@@ -1,10 +1,11 @@
-"""Broker epochs: a number for each registration of a broker, higher than the one before it, and not to be guessed.
+"""Broker epochs: a number for each registration of a broker, higher than the one before, and not guessable.
 
     order, 24 bits | random, 39 bits
 
-The order is the number of the registration in the cluster store, so epochs of one broker can be compared. The random bits are
-chosen by the broker itself. They are a second lock behind the handshake between brokers (`security/broker_handshake.py`): a
-request is accepted from a proven broker only, and with its present epoch only. Clients are never sent an epoch.
+The order is the number of the registration in the cluster store, so that epochs of one broker can be
+compared. The broker chooses the random bits. They are a second check after the handshake between brokers
+(`security/broker_handshake.py`): a request is accepted only from a proven broker, and only with its current
+epoch. Clients never receive an epoch.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ TOKEN_BYTES: Final = 5
 
 
 def proposed_epoch(newest_known: int, token: bytes) -> int:
-    """The epoch that a broker asks for: after the newest one that it knows of itself, -1 if it knows none."""
+    """The epoch that a broker requests: after the newest one it had, or after -1 if it knows none."""
     random = int.from_bytes(token, "big") % _RANDOM_RANGE
     return (max(newest_known, 0) // _RANDOM_RANGE + 1) * _RANDOM_RANGE + random
 
 
 def registered_epoch(proposed: int, number: int, present: int = 0) -> int:
-    """The epoch that the store gives: the proposed one, after all that were given before.
+    """The epoch that the store assigns: the proposed one, raised above all earlier ones.
 
     `number` counts the registrations, and `present` is the epoch of a registration that this one replaces.
     """

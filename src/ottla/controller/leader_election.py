@@ -1,18 +1,22 @@
-"""Who leads a partition, who is in sync with it, and who else has all of it that counts: the one place that decides it.
+"""Leader election: the leader, the ISR and the eligible replicas of a partition are decided here only.
 
-Every change of a partition's members goes through `settle`: a broker that came, went, lost its page cache or stops, an ISR
-that its leader alters, replicas that are reassigned, an election by hand. It is a pure function of the record before. Its rules:
+Every change of a partition's members goes through `settle`: a broker that registers, fails, lost its page
+cache or stops; an ISR that the leader alters; a reassignment; an election on request. It is a pure function
+of the record before. Its rules:
 
-- The leader stays while it is in the ISR and may lead. Else the first of `replicas` that is in the ISR and live; else the first
-  that is live and eligible, and the ISR is that one alone; else, if the topic allows unclean elections, any live replica; else
-  nobody (-1), and `last_leader` remembers who it was (E6).
-- Members that leave while the ISR is smaller than `min.insync.replicas` become eligible (KIP-966). The high watermark does not
-  move below that size (R3), so they have all that counts for as long as it stays so; once the ISR is large enough
-  again, nobody else is eligible. What is in `eligible` beside an ISR of sufficient size, because the setting was lowered, is void.
-- Replicas that lost what was not flushed (`lost`, R7) leave both. If that leaves none at all, nobody has more than the one who
-  led last, and it is elected all the same, or another of them if that one does not live.
-- `partition_epoch` grows with each change; `leader_epoch` when the leader changes, and when the ISR loses a member, so that
-  nothing is acknowledged on the old ISR's behalf any more. A leader that alters its ISR itself keeps its epoch.
+- The leader stays while it is in the ISR and live. Otherwise the first of these is elected: the first of
+  `replicas` that is in the ISR and live; the first live eligible replica, with an ISR of its own; with
+  unclean elections allowed, any live replica. If there is none, the leader is -1 and `last_leader` keeps the
+  previous one (E6).
+- Members that leave while the ISR is smaller than `min.insync.replicas` become eligible (KIP-966). The high
+  watermark does not move below that size (R3), so they have all committed records. Once the ISR is large
+  enough again, no other replica is eligible. Eligible replicas beside an ISR of sufficient size, after the
+  setting was lowered, are void.
+- Replicas that lost unflushed records (`lost`, R7) leave both. If that leaves none, no replica has more than
+  the last leader: it is elected all the same, or another one if it is not live.
+- `partition_epoch` grows with each change. `leader_epoch` grows when the leader changes, and when the ISR
+  loses a member, so that nothing more is acknowledged for the old ISR. A leader that alters its ISR itself
+  keeps its epoch.
 """
 
 from __future__ import annotations
@@ -32,14 +36,14 @@ Live: TypeAlias = Callable[[int], bool]
 
 
 class Rules(NamedTuple):
-    """What a topic's settings say about its leaders."""
+    """The topic settings that elections depend on."""
 
     min_isr: int
-    #: Whether somebody who lacks records may lead when nobody else can.
+    #: Whether a replica that lacks records may lead when no other can.
     unclean: bool
-    #: Whether everything that a replica reported was flushed before: then no crash takes it back.
+    #: Whether replicas flush records before they report them: then no crash loses reported records.
     durable: bool
-    #: Whether the topic itself says so, and not the file of each broker, which may say something else.
+    #: Whether that is a setting of the topic, and not of each broker, which may differ.
     durable_everywhere: bool = True
 
 
@@ -55,7 +59,7 @@ def rules_of(image: Image, config: BrokerConfig, topic: str) -> Rules:
 
 
 def min_isr_of(rules: Rules, replicas: Sequence[int]) -> int:
-    """How many must be in sync for the high watermark to move: no more than there are replicas."""
+    """The smallest ISR in which the high watermark moves: at most the number of replicas."""
     return min(rules.min_isr, len(replicas))
 
 
@@ -73,10 +77,11 @@ def settle(
     anew: bool = False,
     prefer: bool = False,
 ) -> r.Partition:
-    """The partition once `isr` are in sync; `old` itself if nothing changes.
+    """The partition with this ISR; `old` itself if nothing changes.
 
-    `replicas` with what is adding and removing replaces those of `old`. `by_leader`: the leader asks for it. `anew`: the leader's
-    life is another one, or it is to be cut off: its epoch grows even if it stays. `prefer`: the first of `replicas` leads if it may.
+    `replicas`, `adding` and `removing` replace those of `old`. `by_leader`: the leader requests it. `anew`:
+    the leader has a new incarnation or is to be fenced: the leader epoch grows even if it stays leader.
+    `prefer`: the first of `replicas` leads if it can.
     """
     if replicas is None:
         replicas, adding, removing = old.replicas, old.adding, old.removing
@@ -91,7 +96,7 @@ def settle(
         leader = _elect_outside(old, rules, live, replicas, whole, had, lost)
         members = () if leader == NO_LEADER else (leader,)
         if leader != NO_LEADER and leader not in whole:
-            # Others had more, or the same; what counts from now on is what this one has.
+            # Others had as many records or more; the committed records are those of this replica now.
             whole = ()
     eligible: tuple[int, ...] = ()
     if len(members) < min_isr_of(rules, replicas):
@@ -118,7 +123,7 @@ def _in_order(replicas: Sequence[int], chosen: Collection[int]) -> tuple[int, ..
 
 
 def _elect(leader: int, members: Sequence[int], live: Live, preferred: int) -> int:
-    """From the ISR. If all of it are about to stop, one of them leads until it does."""
+    """Elect a leader from the ISR. If all members are about to stop, one of them leads until it stops."""
     if preferred in members and live(preferred):
         return preferred
     if leader in members and live(leader):
@@ -140,12 +145,12 @@ def _elect_outside(
     had: set[int],
     lost: Collection[int],
 ) -> int:
-    """The ISR is empty: who leads all the same. Of those who had everything, `whole` are those who still have it."""
+    """Elect a leader although the ISR is empty. `whole`: replicas that still have all committed records."""
     for node in whole:
         if live(node):
             return node
     if had.issubset(lost):
-        # Nobody has more than these: whoever led last, or the only ones there are.
+        # No replica has more records than the last leader, or than the only replicas there are.
         last = old.last_leader if old.leader == NO_LEADER else old.leader
         most = had or ({last} if len(replicas) > 1 else replicas)
         for node in (last, *replicas):
@@ -159,7 +164,7 @@ def _elect_outside(
 
 
 def as_one(old: r.Partition, new: r.Partition) -> r.Partition:
-    """Steps that become one record are one change."""
+    """Steps that become one record raise each epoch once."""
     if new is old:
         return old
     return new._replace(

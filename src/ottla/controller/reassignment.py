@@ -1,8 +1,9 @@
-"""Moving replicas: begin, replace, cancel, list and complete a reassignment (KIP-455).
+"""Partition reassignment: begin, replace, cancel, list and complete (KIP-455).
 
-While one runs, `replicas` are those wanted, in the order wanted, and behind them those that go; `adding` names the new ones among
-them. Beginning takes nobody out of the ISR. It completes when all that are added are in sync: then those that go leave.
-A completion never makes the ISR too small for `min.insync.replicas` when it was not: it waits for another member instead.
+During a reassignment, `replicas` are the target replicas in target order, followed by the ones to remove.
+`adding` names the new ones. The start takes no member out of the ISR. It completes when all added replicas
+are in sync: then the removed ones leave. Completion waits for another member if it would shrink the ISR below
+`min.insync.replicas`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ def is_running(partition: r.Partition) -> bool:
 
 
 def target_of(partition: r.Partition) -> tuple[int, ...]:
-    """The replicas that it has in the end."""
+    """The replicas after the reassignment."""
     return tuple(node for node in partition.replicas if node not in partition.removing)
 
 
@@ -33,7 +34,7 @@ def reassign(
     *,
     may_change_factor: bool = True,
 ) -> r.Partition:
-    """Begin, or go somewhere else than was begun. `old` itself if it is there already."""
+    """Begin a reassignment, or replace the running one. `old` itself if it has the target already."""
     check_replicas(image, target)
     if not may_change_factor and len(target) != len(target_of(old)):
         raise Refusal(
@@ -42,7 +43,7 @@ def reassign(
         )
     before = [node for node in old.replicas if node not in old.adding]
     wanted = tuple(target)
-    # One that was being added and is not wanted any more goes at once, unless it has all that counts already.
+    # A replica of the replaced target goes at once, unless it has all committed records already.
     kept = {*before, *old.isr, *old.eligible}
     removing = tuple(node for node in old.replicas if node not in wanted and node in kept)
     adding = tuple(node for node in wanted if node not in before)
@@ -53,7 +54,7 @@ def reassign(
 
 
 def cancel(image: Image, rules: Rules, old: r.Partition) -> r.Partition:
-    """Back to the replicas of before; whoever was added goes."""
+    """Restore the replicas before the reassignment; the added ones are removed."""
     if not is_running(old):
         raise Refusal(
             ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "no reassignment of this partition is in progress"
@@ -65,13 +66,13 @@ def cancel(image: Image, rules: Rules, old: r.Partition) -> r.Partition:
     if not new.isr and not new.eligible:
         raise Refusal(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            "only the replicas that were added are in sync: without them an unclean election would be needed",
+            "only the added replicas are in sync: without them an unclean leader election would be needed",
         )
     return new
 
 
 def complete(old: r.Partition, rules: Rules, live: Live) -> r.Partition:
-    """The partition with its reassignment done, if all that are added are in sync; else as it is."""
+    """The partition after its reassignment, if all added replicas are in sync; otherwise unchanged."""
     if not is_running(old):
         return old
     target = target_of(old)
@@ -83,7 +84,7 @@ def complete(old: r.Partition, rules: Rules, live: Live) -> r.Partition:
 
 
 def running(image: Image) -> list[tuple[str, r.Partition]]:
-    """(topic, partition) of all that are being moved."""
+    """(topic, partition) of all running reassignments."""
     return [
         (topic.name, partition)
         for topic in image.topics.values()

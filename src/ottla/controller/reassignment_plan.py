@@ -1,17 +1,18 @@
-"""Where replicas should be: plans that move as few of them as possible.
+"""Reassignment plans that copy as few replicas as possible.
 
-Pure functions of the brokers (with their racks) and the partitions as they are. Each gives the new replicas of the partitions
-that change, the first of which is the preferred leader; nothing is moved here. The command line computes a plan from what
-it is told of the cluster and hands it to AlterPartitionReassignments.
+Pure functions of the brokers (with their racks) and the current assignments. Each returns the new replicas of
+the partitions that change, the preferred leader first. The command line computes a plan and sends it with
+AlterPartitionReassignments.
 
-What holds of every plan:
+Every plan satisfies:
 
 - A partition's replicas are on different brokers, and in no fewer racks than before.
-- A new replica takes the place of the old one in the list. Order alone is changed to spread preferred leaders, which copies nothing.
+- A new replica takes the list position of the old one. Only the order changes to spread preferred leaders,
+  which copies nothing.
 
-`balance` ends with no two brokers further apart than one replica, unless racks forbid it, and with the fewest copies that lead
-there: each goes from a broker that has the most to one that has the least. Since a broker holds a partition once, one that
-holds at least two replicas more always has one that the other lacks; only racks can make a detour over a third broker necessary.
+`balance` ends with brokers that differ by at most one replica, unless racks forbid it, and with the fewest
+copies: each goes from a broker with the most replicas to one with the fewest. A broker with at least two
+replicas more always has one that the other lacks; only racks can require a detour over a third broker.
 """
 
 from __future__ import annotations
@@ -31,16 +32,16 @@ Racks: TypeAlias = Mapping[int, str | None]
 Assignments: TypeAlias = Mapping[Place, Sequence[int]]
 Plan: TypeAlias = dict[Place, tuple[int, ...]]
 
-#: How many partitions that could be moved are compared, for the one whose topic is most crowded on its broker.
+#: Candidates compared for a move, to find the topic with the most replicas on the broker.
 _CANDIDATES: Final = 32
 
 
 class CannotPlan(ValueError):
-    """There is no such assignment; the text says why."""
+    """No such assignment exists; the text says why."""
 
 
 def balance(brokers: Racks, assignments: Assignments) -> Plan:
-    """Spread replicas and preferred leaders evenly over these brokers; replicas on others are moved away."""
+    """Spread replicas and preferred leaders evenly over these brokers; other brokers are emptied."""
     layout = _Layout(brokers, assignments)
     layout.vacate(node for node in _nodes(assignments) if node not in brokers)
     layout.level(lambda place, node: node in layout.copied[place])
@@ -50,7 +51,7 @@ def balance(brokers: Racks, assignments: Assignments) -> Plan:
 
 
 def drain(brokers: Racks, assignments: Assignments, leaving: int) -> Plan:
-    """Everything that is on one broker moved to the others, which otherwise keep what they have."""
+    """Move all replicas of one broker to the others; other replicas stay."""
     layout = _Layout({node: rack for node, rack in brokers.items() if node != leaving}, assignments)
     layout.vacate([leaving])
     layout.level(lambda place, node: node in layout.copied[place])
@@ -58,7 +59,7 @@ def drain(brokers: Racks, assignments: Assignments, leaving: int) -> Plan:
 
 
 def change_factor(brokers: Racks, assignments: Assignments, factor: int) -> Plan:
-    """As many replicas of each partition as asked for: added where there are fewest, taken from where there are most."""
+    """Change the replication factor: add replicas to the emptiest brokers, remove from the fullest."""
     if factor < 1:
         raise CannotPlan("the replication factor must be at least 1")
     layout = _Layout(brokers, assignments)
@@ -81,7 +82,7 @@ def _nodes(assignments: Assignments) -> list[int]:
 
 
 class _Layout:
-    """The replicas as they are being moved about."""
+    """The assignments while a plan is computed."""
 
     def __init__(self, brokers: Racks, assignments: Assignments) -> None:
         if not brokers:
@@ -89,17 +90,17 @@ class _Layout:
         self.racks = dict(brokers)
         self.before = {place: tuple(replicas) for place, replicas in assignments.items()}
         self.replicas = {place: list(replicas) for place, replicas in assignments.items()}
-        #: What each broker holds, in the order of the partitions: dicts, so that plans are the same every time.
+        #: The partitions on each broker. Dicts keep their order, so that plans are deterministic.
         self.on: dict[int, dict[Place, None]] = {node: {} for node in sorted(brokers)}
         self.by_topic: Counter[tuple[int, str]] = Counter()
-        #: Replicas that are not where they were: moving one of them again costs nothing.
+        #: Replicas that the plan copies already: moving one again copies nothing more.
         self.copied: dict[Place, set[int]] = {place: set() for place in self.replicas}
         for place, replicas in self.replicas.items():
             for node in replicas:
                 self.on.setdefault(node, {})[place] = None
                 self.by_topic[node, place.topic] += 1
 
-    # --- single steps -----------------------------------------------------------------------------------------
+    # --- single steps ---------------------------------------------------------------------------------------
 
     def move(self, place: Place, source: int, target: int) -> None:
         replicas = self.replicas[place]
@@ -118,7 +119,7 @@ class _Layout:
         self._came(place, target)
 
     def shrink(self, place: Place) -> None:
-        """Take one away, not the preferred leader, and rather one whose rack has another."""
+        """Remove a replica: not the preferred leader, and rather one whose rack has another."""
         replicas = self.replicas[place]
         shared = Counter(self.rack(node) for node in replicas)
         going = max(
@@ -139,20 +140,20 @@ class _Layout:
         self.by_topic[node, place.topic] -= 1
         self.copied[place].discard(node)
 
-    # --- racks ------------------------------------------------------------------------------------------------
+    # --- racks ----------------------------------------------------------------------------------------------
 
     def rack(self, node: int) -> str:
-        """A broker without a rack, or one that is gone, is in one of its own kind: nobody knows where."""
+        """The rack of a broker; brokers without a rack, and missing ones, share the empty rack."""
         return self.racks.get(node) or ""
 
     def keeps_racks(self, place: Place, source: int, target: int) -> bool:
-        """Whether a move leaves the partition in as many racks as it is in now."""
+        """Whether the partition is in as many racks after a move."""
         replicas = self.replicas[place]
         rest = [self.rack(node) for node in replicas if node != source]
         return self.rack(target) not in rest or self.rack(source) in rest
 
     def room_for(self, place: Place, beside: Sequence[int]) -> int | None:
-        """The broker for a new replica: of a rack that has none yet, then the one that has the least."""
+        """The broker for a new replica: in a rack without one, then the emptiest."""
         taken = {self.rack(node) for node in beside}
         return min(
             (node for node in self.racks if node not in self.replicas[place]),
@@ -165,10 +166,10 @@ class _Layout:
             default=None,
         )
 
-    # --- whole passes -----------------------------------------------------------------------------------------
+    # --- whole passes ---------------------------------------------------------------------------------------
 
     def vacate(self, leaving: Iterable[int]) -> None:
-        """Everything away from these brokers."""
+        """Move all replicas away from these brokers."""
         for node in leaving:
             for place in list(self.on.get(node, ())):
                 beside = [other for other in self.replicas[place] if other != node]
@@ -181,9 +182,9 @@ class _Layout:
                 self.move(place, node, target)
 
     def level(self, may_move: Callable[[Place, int], bool]) -> None:
-        """Move replicas from brokers that have the most to those that have the least, until they differ by one at most.
+        """Move replicas from the fullest brokers to the emptiest, until they differ by one at most.
 
-        A source that has no way to any emptier broker (racks, or nothing that may be moved) is left as it is.
+        A source without a possible move to an emptier broker stays as it is.
         """
         stuck: set[int] = set()
         while True:
@@ -198,11 +199,11 @@ class _Layout:
             if not self._follow(path, may_move):
                 stuck.add(source)
             elif len(path) > 2:
-                # A detour changes what its brokers could give.
+                # A detour changes the possible moves of its brokers.
                 stuck.clear()
 
     def _path(self, source: int, may_move: Callable[[Place, int], bool]) -> list[int] | None:
-        """The shortest chain of moves from a broker to one that has at least two replicas less; the emptiest first."""
+        """The shortest chain of moves from a broker to one with at least two replicas less."""
         came_from: dict[int, int] = {source: source}
         line = deque([source])
         full = len(self.on[source])
@@ -221,7 +222,7 @@ class _Layout:
         return None
 
     def _follow(self, path: list[int], may_move: Callable[[Place, int], bool]) -> bool:
-        """Make the moves of a chain, last first. One that the later moves have made impossible ends it with all undone."""
+        """Make the moves of a chain, last first. If one became impossible, all are undone."""
         done: list[tuple[Place, int, int]] = []
         for source, target in reversed(list(pairwise(path))):
             place = self._candidate(source, target, may_move)
@@ -234,7 +235,7 @@ class _Layout:
         return True
 
     def _candidate(self, source: int, target: int, may_move: Callable[[Place, int], bool]) -> Place | None:
-        """A partition that can go from one broker to another; of some, the one that unravels its topic most."""
+        """A partition that can move from one broker to another, preferably of a crowded topic."""
         held = self.on[target]
         able = (
             place
@@ -252,7 +253,7 @@ class _Layout:
         )
 
     def spread_leaders(self) -> None:
-        """Change the order of replicas until no broker leads two more than another that could lead for it."""
+        """Reorder replicas until no broker leads two more than another that could take one over."""
         led: dict[int, dict[Place, None]] = {node: {} for node in self.racks}
         for place, replicas in self.replicas.items():
             if replicas:
@@ -277,7 +278,7 @@ class _Layout:
     def _leader_chain(
         self, source: int, led: Mapping[int, Mapping[Place, None]]
     ) -> list[tuple[Place, int]] | None:
-        """Partitions that are handed on from leader to leader, ending at one that leads at least two less."""
+        """A chain of leader changes that ends at a broker which leads at least two less."""
         came_by: dict[int, tuple[Place, int] | None] = {source: None}
         line = deque([source])
         while line:
@@ -291,7 +292,7 @@ class _Layout:
                         return _chain(target, came_by)
                     line.append(target)
                 if len(came_by) == len(led):
-                    # Every broker is reached: there is nothing more to find.
+                    # Every broker is reached: there is no other chain.
                     break
         return None
 

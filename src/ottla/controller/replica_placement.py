@@ -1,10 +1,10 @@
-"""Where replicas go (E9): a random start, then round robin; followers shifted against their leader; racks apart.
+"""Replica placement of new partitions (E9): random start, round robin, followers shifted, racks spread.
 
     brokers 0 1 2 3, start 0:   0 1 2 · 1 2 3 · 2 3 0 · 3 0 1 · then the followers one further: 0 2 3 · 1 3 0 · …
 
-If every broker names its rack, the brokers stand in line with the racks taking turns, and a replica skips brokers of a rack that
-has one already while another rack has none. Brokers that are fenced or about to stop get replicas only if there are too few
-others, and then only as many of them as are missing, so that each partition has somebody who can lead.
+If every broker has a rack, brokers are ordered with alternating racks. A replica then skips brokers of a rack
+that has a replica already, while another rack has none. Fenced and stopping brokers get replicas only if
+there are too few others, and only as many as are missing. So each partition has a replica that can lead.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from ottla.ports.entropy import Entropy
 
 
 def spread(image: Image, entropy: Entropy, *, partitions: int, factor: int, first: int) -> list[list[int]]:
-    """The replicas of each of these partitions, the preferred leader first; `first` is the number of the first partition."""
+    """The replicas of each partition, the preferred leader first. `first`: the number of the first
+    partition."""
     nodes = _chosen(image, entropy, factor)
     line = _in_line(nodes)
     racks = {node.node_id: node.rack for node in nodes}
@@ -40,11 +41,13 @@ def spread(image: Image, entropy: Entropy, *, partitions: int, factor: int, firs
 
 
 def check_replicas(image: Image, replicas: Sequence[int]) -> None:
-    """Refuse replicas by hand that cannot be."""
+    """Refuse an invalid manual assignment."""
     if not replicas:
         raise Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "a partition needs at least one replica")
     if len(set(replicas)) != len(replicas):
-        raise Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "the replicas of a partition need a broker each")
+        raise Refusal(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, "the replicas of a partition must be on different brokers"
+        )
     for node in replicas:
         if node not in image.brokers:
             raise Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"no broker has the id {node}")
@@ -57,7 +60,7 @@ def _chosen(image: Image, entropy: Entropy, factor: int) -> list[r.BrokerRegistr
     if factor > len(image.brokers):
         raise Refusal(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"replication factor {factor} needs as many brokers; {len(image.brokers)} registered",
+            f"replication factor {factor} needs {factor} brokers; {len(image.brokers)} are registered",
         )
     live = [node for node in sorted(image.brokers) if image.is_live(node)]
     if not live:
@@ -71,7 +74,7 @@ def _chosen(image: Image, entropy: Entropy, factor: int) -> list[r.BrokerRegistr
 
 
 def _in_line(nodes: Sequence[r.BrokerRegistration]) -> list[int]:
-    """By id; with racks, those take turns."""
+    """Brokers by id; with racks, the racks alternate."""
     by_rack: dict[str, list[int]] = {}
     for node in nodes:
         if node.rack is None:
@@ -86,7 +89,7 @@ def _in_line(nodes: Sequence[r.BrokerRegistration]) -> list[int]:
 
 
 def _follower(leader: int, shift: int, count: int) -> int:
-    """The place in line of a follower: any but the leader's, one further with each shift."""
+    """The index of a follower: any but the leader's, one further with each shift."""
     return (leader + 1 + shift % (count - 1)) % count
 
 

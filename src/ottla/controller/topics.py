@@ -1,7 +1,7 @@
-"""Deciding about topics: what a request to create, widen or delete one becomes as records.
+"""Topic changes: the records that create a topic, add partitions or delete it.
 
-Pure functions of the image and the request's values. A refusal is raised as `Refusal` with the protocol's code and a
-sentence; the caller answers it for that topic alone.
+Pure functions of the image and the request's values. They raise `Refusal` with the protocol's error code and
+a message; the caller answers it for that topic only.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ from ottla.model.names import collides, topic_name_problem
 from ottla.ports.entropy import Entropy
 
 NO_ASSIGNMENTS: Mapping[int, Sequence[int]] = {}
-#: What deciding about a topic costs beside its partitions (see `model/steps.py`).
+#: The cost of a topic in addition to its partitions (see `model/steps.py`).
 TOPIC_COST: Final = 10
 
 
 class Drafts:
-    """The topics that one request creates or widens, whose names are all different: each is decided with those before it in mind.
+    """The topics of one request, with different names. Each is decided on top of those before it.
 
-    Nothing is copied per topic, and altogether they may have no more new partitions than one topic may: a request of many
-    topics must hold up nobody.
+    The image is not copied per topic. All topics together may have `PARTITIONS_PER_REQUEST_MAX` new
+    partitions, so that a large request does not block others.
     """
 
     def __init__(self, image: Image, broker: BrokerConfig, entropy: Entropy) -> None:
         self._broker = broker
         self._entropy = entropy
         self._partitions_left = PARTITIONS_PER_REQUEST_MAX
-        #: Drafts that no image has.
+        #: Drafts that are not in the image yet.
         self._topics_drafted = self._replicas_drafted = 0
-        #: Replicas by broker; counted once, when a manual assignment needs them.
+        #: Replicas by broker, computed once when a manual assignment needs them.
         self._by_broker: Counter[int] | None = None
         self._use(image)
 
     def rebase(self, image: Image, *, with_drafts: bool) -> None:
-        """Go on with a later image. It has the drafts so far, unless they are to be counted still (`with_drafts`)."""
+        """Use a later image. It has the drafts so far, unless `with_drafts` is set."""
         flat_names = self._flat_names
         if not with_drafts:
             self._topics_drafted = self._replicas_drafted = 0
@@ -109,11 +109,11 @@ class Drafts:
         if self._partitions_left < count <= PARTITIONS_PER_REQUEST_MAX:
             raise Refusal(
                 ErrorCode.POLICY_VIOLATION,
-                f"one request may make {PARTITIONS_PER_REQUEST_MAX} partitions, and this topic's {count} would be more",
+                f"one request may create {PARTITIONS_PER_REQUEST_MAX} partitions: these {count} exceed that",
             )
 
     def _add(self, made: r.Record, *, is_manual: bool) -> None:
-        """Count new partitions, or refuse them if the brokers would have too many."""
+        """Add new partitions, or refuse them if brokers would have too many replicas."""
         assert isinstance(made, r.NewPartitions)
         added = Counter(node for replicas in made.replicas for node in replicas)
         if added.total() > self._replicas_left:
@@ -143,7 +143,7 @@ class Drafts:
 
 
 def partitions_of(made: Sequence[r.Record]) -> int:
-    """How many partitions these records of one topic make."""
+    """The number of new partitions in these records of one topic."""
     return sum(len(record.replicas) for record in made[-1:] if isinstance(record, r.NewPartitions))
 
 
@@ -203,7 +203,7 @@ def widen(
     if count <= present:
         raise Refusal(
             ErrorCode.INVALID_PARTITIONS,
-            f"topic '{name}' has {present} partitions; {count} would not be more, and partitions are never taken away",
+            f"topic '{name}' has {present} partitions; {count} is not more, and partitions cannot be removed",
         )
     if count > PARTITIONS_PER_TOPIC_MAX:
         raise Refusal(
@@ -237,7 +237,7 @@ def place(
     *,
     first: int,
 ) -> list[list[int]]:
-    """Replicas for so many partitions, numbered from `first` on; -1 means the broker's default."""
+    """Replicas for new partitions, numbered from `first` on; -1 means the broker's default."""
     partitions = broker.num_partitions if partitions == -1 else partitions
     factor = broker.default_replication_factor if replication_factor == -1 else replication_factor
     if not 1 <= partitions <= PARTITIONS_PER_REQUEST_MAX:
@@ -259,7 +259,7 @@ def _given(
     if len(assignments) > PARTITIONS_PER_REQUEST_MAX:
         raise Refusal(
             ErrorCode.INVALID_PARTITIONS,
-            f"at most {PARTITIONS_PER_REQUEST_MAX} partitions can be made at once, not {len(assignments)}",
+            f"one request may create {PARTITIONS_PER_REQUEST_MAX} partitions, not {len(assignments)}",
         )
     if sorted(assignments) != list(range(len(assignments))):
         raise Refusal(
@@ -276,7 +276,7 @@ def _given(
         if not any(map(image.is_live, replicas)):
             raise Refusal(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"none of the brokers {', '.join(map(str, replicas))} lives: somebody must lead",
+                f"none of the brokers {', '.join(map(str, replicas))} is live: the partition would have no leader",
             )
     return placed
 

@@ -1,8 +1,8 @@
 """Sizes of metadata changes: what fits into one append of the store, and how a large change is split.
 
-An append is written whole or not at all. Partitions settle one by one, so a change of many partitions may be split anywhere;
-a topic with its settings and partitions may not. A record that depends on the others (a broker's, behind its
-partitions) is last and stays last.
+An append is written completely or not at all. A change of many partitions may be split anywhere. A topic with
+its settings and partitions may not. A record that depends on the others (a broker's, after its partitions) is
+last and stays last.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ T = TypeVar("T")
 
 
 def encoded_bytes(records: Iterable[r.Record]) -> int:
-    """What these records take in an append, with the separator behind each."""
+    """The size of these records in an append, with a separator after each."""
     return sum(len(r.encode(record)) + 1 for record in records)
 
 
 def pack(sized: Iterable[tuple[T, int]], bytes_max: int = APPEND_BYTES_MAX) -> list[list[T]]:
-    """Items with their sizes, in order, in lists of which each fits into one append; an oversized item is alone in its list."""
+    """Group items in order, so that each group fits into one append. An oversized item gets its own group."""
     made: list[list[T]] = []
     bytes_left = 0
     for item, size in sized:
@@ -35,13 +35,13 @@ def pack(sized: Iterable[tuple[T, int]], bytes_max: int = APPEND_BYTES_MAX) -> l
 
 
 def in_appends(records: Iterable[r.Record], bytes_max: int = APPEND_BYTES_MAX) -> list[list[r.Record]]:
-    """The records in order, in lists of which each fits into one append; one empty list if there are none."""
+    """Group records in order, so that each group fits into one append; one empty group if there are none."""
     return pack(((record, encoded_bytes((record,))) for record in records), bytes_max) or [[]]
 
 
 def too_large(size: int) -> str:
-    """What a client gets whose change does not fit."""
+    """The error message for a change that does not fit into one append."""
     return (
-        f"this change takes {size} bytes in the metadata log, and one change may take {APPEND_BYTES_MAX}: "
-        "nothing of it was made. Make it in several requests, with fewer partitions or shorter settings each"
+        f"this change has {size} bytes in the metadata log, the maximum is {APPEND_BYTES_MAX}: nothing was changed. "
+        "Split it into several requests with fewer partitions or shorter settings"
     )

@@ -1,8 +1,8 @@
-"""The cluster's metadata at one moment, immutable: what every request reads.
+"""The cluster's metadata at one moment, immutable. Every request reads it.
 
-`Image.apply(records)` gives the next image; the maps it changes are copied once a call, everything else is shared.
-Topics are found by name and by the sixteen bytes of their id, and by the form in which names that metrics could not
-tell apart are equal.
+`Image.apply(records)` returns the next image. Changed maps are copied once per call, everything else is
+shared. Topics are found by name, by the 16 bytes of their id, and by the form in which names collide in
+metrics.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ GROUP_RESOURCE = 32
 
 NO_CONFIG: Mapping[str, str] = {}
 
-#: Deleted topics that are remembered, for brokers that were away when it happened.
+#: Deleted topics that are kept, for brokers that were down at the time.
 _REMOVED_MAX = 5000
 
 
@@ -35,7 +35,7 @@ class TopicImage(NamedTuple):
 
 
 class Image(NamedTuple):
-    #: How many records of the log made it, those before a snapshot included.
+    #: The number of applied records, including those before a snapshot.
     end: int = 0
     cluster_id: str = ""
     topics: Mapping[str, TopicImage] = {}
@@ -44,9 +44,9 @@ class Image(NamedTuple):
     configs: Mapping[tuple[int, str], Mapping[str, str]] = {}
     brokers: Mapping[int, r.BrokerRegistration] = {}
     next_producer_id: int = 0
-    #: Names that have a '.' or '_', by what they collide as: only such names can collide.
+    #: Names with a '.' or '_', by their collision key: only such names can collide.
     flat_names: Mapping[str, str] = {}
-    #: The ids of topics that were deleted, oldest first.
+    #: The ids of deleted topics, oldest first.
     removed: Mapping[bytes, None] = {}
 
     def is_live(self, node_id: int) -> bool:
@@ -61,14 +61,14 @@ class Image(NamedTuple):
         return topic.partitions[number]
 
     def collision(self, name: str) -> str | None:
-        """The topic whose name differs from this one in '.' and '_' alone."""
+        """The topic whose name differs from this one only in '.' and '_'."""
         return self.flat_names.get(collides(name))
 
     def topic_config(self, name: str) -> Mapping[str, str]:
         return self.configs.get((TOPIC_RESOURCE, name), NO_CONFIG)
 
     def records(self) -> list[r.Record]:
-        """The fewest records that make this image: what a long log amounts to."""
+        """The fewest records that produce this image: a snapshot."""
         made: list[r.Record] = [r.Cluster(self.cluster_id)] if self.cluster_id else []
         made += [r.TopicRemoved(topic_id) for topic_id in self.removed]
         made += self.brokers.values()
@@ -83,14 +83,14 @@ class Image(NamedTuple):
         return made
 
     def apply(self, records: Iterable[r.Record | None]) -> Image:
-        """The image after these records. An unknown record (None) counts but changes nothing."""
+        """The image after these records. An unknown record (None) moves `end` and changes nothing else."""
         end, cluster_id, next_producer_id = self.end, self.cluster_id, self.next_producer_id
         topics, by_id, flat_names = dict(self.topics), dict(self.topics_by_id), dict(self.flat_names)
         configs, brokers, forgotten = dict(self.configs), dict(self.brokers), dict(self.removed)
         changed: dict[bytes, dict[int, r.Partition]] = {}
 
         def settle() -> None:
-            # Partition records gather by topic, so that a topic of many partitions is built once.
+            # Partition records are collected by topic, so that a topic of many partitions is built once.
             for topic_id, partitions in changed.items():
                 topic = by_id.get(topic_id)
                 if topic is None:

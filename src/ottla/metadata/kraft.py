@@ -1,13 +1,13 @@
-"""Kafka's own metadata records, as KRaft keeps them in `__cluster_metadata-0`: decoded, never written.
+"""Kafka's own metadata records in `__cluster_metadata-0` (KRaft): decoded, never written.
 
     record value    frame version uvarint = 1 | kind uvarint | version uvarint | fields | tagged fields
     control value   fields, the first of them its version int16 | tagged fields
 
-All versions of all of them are flexible: lengths are uvarints one above the number, 0 is null; a tagged field stands at
-the end under its number, or not at all. `LAYOUTS` names the fields of every kind that Kafka has up to 4.3, so that
-`ottla log dump` can show them; `controller/kraft_state.py` makes use of those that ottla keeps too.
+All versions are flexible: a length is a uvarint of the length plus one, 0 is null; tagged fields follow at
+the end. `LAYOUTS` names the fields of every kind up to Kafka 4.3, so that `ottla log dump` can show them.
+`kraft_log.py` uses the kinds that ottla keeps.
 
-Pure. What cannot be read is `Malformed`; a kind or version from the future is not guessed at.
+Pure. Unreadable records raise `Malformed`. So do kinds and versions newer than the layouts.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ Fields: TypeAlias = tuple["Field", ...]
 
 
 class Malformed(Exception):
-    """No metadata record that is known here; the message says why."""
+    """The bytes are not a known metadata record; the message says why."""
 
 
 class Field(NamedTuple):
     name: str
-    #: A key of `_NUMBERS`, or string, bytes, uuid; `[]` before it makes a list, `?` behind it allows null.
+    #: A key of `_NUMBERS`, or string, bytes, uuid; a `[]` prefix makes a list, a `?` suffix allows null.
     #: A tuple of fields is a list of structures.
     kind: str | Fields
     since: int = 0
@@ -227,7 +227,7 @@ CONTROL_LAYOUTS: Final[dict[int, Layout]] = {
     3: Layout("SnapshotHeader", 0, (Field("last_contained_log_timestamp", "int64"),)),
     4: Layout("SnapshotFooter", 0, ()),
     5: Layout("KRaftVersion", 0, (Field("k_raft_version", "int16"),)),
-    # A voter's range of versions stands by itself, not in a list; it is left to whoever needs it.
+    # A voter's range of versions is a structure outside of a list, which layouts do not describe.
     6: Layout("Voters", -1, ()),
 }
 
@@ -250,7 +250,9 @@ def decode(value: bytes) -> MetadataRecord:
     reader = _Reader(value)
     frame_version = reader.uvarint()
     if frame_version != _FRAME_VERSION:
-        raise Malformed(f"a metadata record of frame version {frame_version}; {_FRAME_VERSION} is known")
+        raise Malformed(
+            f"unknown frame version {frame_version} of a metadata record; {_FRAME_VERSION} is supported"
+        )
     kind, version = reader.uvarint(), reader.uvarint()
     layout = LAYOUTS.get(kind)
     if layout is None:
@@ -271,16 +273,18 @@ def decode_control(key: bytes, value: bytes) -> MetadataRecord | None:
 
 
 class UnknownKind(Malformed):
-    """A record whose kind no layout describes: Kafka may have become newer."""
+    """A record of an unknown kind, perhaps of a newer Kafka."""
 
     def __init__(self, kind: int) -> None:
-        super().__init__(f"metadata records of kind {kind} are not known here")
+        super().__init__(f"unknown kind {kind} of a metadata record")
         self.kind = kind
 
 
 def _body(reader: _Reader, layout: Layout, version: int) -> MetadataRecord:
     if version > layout.version_max:
-        raise Malformed(f"{layout.name} of version {version}; versions up to {layout.version_max} are known")
+        raise Malformed(
+            f"unknown version {version} of {layout.name}; versions up to {layout.version_max} are supported"
+        )
     fields = reader.structure(layout.fields, version)
     if reader.at != len(reader.data):
         raise Malformed(f"{layout.name}: {len(reader.data) - reader.at} bytes are left over")
@@ -330,7 +334,7 @@ class _Reader:
             try:
                 return data.decode() if plain == "string" else data
             except UnicodeDecodeError as error:
-                raise Malformed(f"a string is no UTF-8: {error}") from error
+                raise Malformed(f"a string is not UTF-8: {error}") from error
         return self.number(plain)
 
     def number(self, kind: str) -> Any:
@@ -354,14 +358,14 @@ class _Reader:
     def _count(self, what: str, nullable: bool) -> int:
         count = self.uvarint() - 1
         if count < 0 and not nullable:
-            raise Malformed(f"{what} is null where none may be")
+            raise Malformed(f"{what} is null, which is not allowed there")
         if count > len(self.data) - self.at:
             raise Malformed(f"{what} of {count} in {len(self.data) - self.at} bytes")
         return count
 
 
 def shown(record: MetadataRecord) -> dict[str, Any]:
-    """The fields for people: ids as Kafka prints them, secrets by their size alone."""
+    """The fields for display: ids as Kafka prints them, only the sizes of secrets."""
     fields = {name: _shown(name, value) for name, value in record.fields.items()}
     if record.name == "Config" and _SECRET_SETTINGS.search(record.fields["name"]) and fields["value"]:
         fields["value"] = "(secret)"

@@ -1,13 +1,14 @@
-"""What Kafka's metadata log amounts to: read from `__cluster_metadata-0`, replayed into a `KraftState`.
+"""The state in Kafka's metadata log: `__cluster_metadata-0`, replayed into a `KraftState`.
 
-The folder holds segments of batches, and snapshots `<end offset, 20 digits>-<epoch, 10 digits>.checkpoint`, which are batches
-too, between a header and a footer record. The newest whole snapshot and the records from its end offset on are the state.
-Records between BeginTransaction and EndTransaction count together or not at all.
+The folder has segments of batches, and snapshots `<end offset, 20 digits>-<epoch, 10 digits>.checkpoint`. A
+snapshot has batches too, between a header and a footer record. The newest complete snapshot and the records
+from its end offset on are the state. Records between BeginTransaction and EndTransaction are applied together
+or not at all.
 
-With one voter all that is in the log is committed. A last batch that is torn was never acknowledged and is left out;
-damage with whole batches behind it is refused, since later records may depend on what is missing. Nothing is written.
+With one voter everything in the log is committed. A torn last batch was never acknowledged and is ignored.
+Damage before complete batches is refused, since later records may depend on it. Nothing is written.
 
-Called when ottla takes a directory over (`broker/storage/kafka_import.py`) and when one is checked.
+Called when a Kafka data directory is imported (`broker/storage/kafka_import.py`) or checked.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ from ottla.records.record import CorruptRecords, decode_batch
 _SNAPSHOT: Final = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
 _NO_LEADER: Final = -1
 
-#: Kinds whose meaning ottla keeps or needs not; of all others it is said that they were left out.
+#: Kinds that ottla keeps or does not need; all others are reported as left out.
 _WITHOUT_LOSS: Final = frozenset(
     {"NoOp", "RegisterBroker", "UnregisterBroker", "FenceBroker", "UnfenceBroker", "BrokerRegistrationChange"}
     | {"RegisterController", "FeatureLevel", "ZkMigrationState", "ClearElr"}
 )
-#: A removal takes one of these back.
+#: The kind that each removal undoes.
 _REMOVALS: Final = {
     "RemoveAccessControlEntry": "AccessControlEntry",
     "RemoveUserScramCredential": "UserScramCredential",
@@ -48,7 +49,7 @@ _REMOVALS: Final = {
 
 
 class DamagedMetadata(Exception):
-    """Kafka's metadata log cannot be relied on; the message says where."""
+    """Kafka's metadata log is damaged; the message says where."""
 
 
 class KraftPartition:
@@ -71,7 +72,7 @@ class KraftPartition:
 
 
 class KraftState:
-    """Topics, settings and producer ids after all committed records; what else there was is counted."""
+    """Topics, settings and producer ids after all committed records, and the number of other records."""
 
     def __init__(self) -> None:
         self.names: dict[bytes, str] = {}
@@ -79,7 +80,7 @@ class KraftState:
         #: (resource type, resource name) → its settings; the types are the protocol's.
         self.configs: dict[tuple[int, str], dict[str, str]] = {}
         self.next_producer_id = 0
-        #: How many records of each kind were not made use of though they meant something.
+        #: Records that ottla does not support, by kind.
         self.left_out: Counter[str] = Counter()
         self.voters: set[int] = set()
         #: The offset after the last record.
@@ -146,7 +147,7 @@ class KraftState:
 
 
 def read(disk: Disk, folder: str) -> KraftState | None:
-    """The state that the folder of a metadata log holds; None if there is neither a segment nor a snapshot."""
+    """The state in the folder of a metadata log; None if it has neither a segment nor a snapshot."""
     names = disk.list(folder)
     bases = sorted(base for name in names if (base := segment_base(name)) is not None)
     state = _newest_snapshot(disk, folder, names)
@@ -166,7 +167,7 @@ def read(disk: Disk, folder: str) -> KraftState | None:
 
 
 def end_offset(disk: Disk, folder: str) -> int:
-    """Where the log ends, found without reading what its records say; 0 if there is none."""
+    """The log end offset, found without decoding records; 0 if there is no log."""
     names = disk.list(folder)
     end = max((int(match[1]) for name in names if (match := _SNAPSHOT.fullmatch(name))), default=0)
     bases = [base for name in names if (base := segment_base(name)) is not None]
@@ -177,7 +178,7 @@ def end_offset(disk: Disk, folder: str) -> int:
 
 
 def batches(data: bytes) -> Iterator[tuple[int, tuple[int, ...], memoryview]]:
-    """(position, header, batch) of each whole batch from the beginning; ends at the first that is not."""
+    """(position, header, batch) of each complete batch, up to the first that is not."""
     view, at = memoryview(data), 0
     while len(view) - at >= HEADER_BYTES:
         header = HEADER.unpack_from(view, at)
@@ -221,7 +222,7 @@ def _replay_segment(disk: Disk, path: str, state: KraftState, *, last: bool) -> 
         at = position + len(batch)
     rest = data[at:]
     if not rest.strip(b"\0"):
-        # Zeros are space that was allocated ahead.
+        # Zeros are preallocated space.
         return
     if not last or _whole_batch_in(rest):
         raise DamagedMetadata(
@@ -231,7 +232,7 @@ def _replay_segment(disk: Disk, path: str, state: KraftState, *, last: bool) -> 
 
 
 def _whole_batch_in(data: bytes) -> bool:
-    """Whether a whole batch stands anywhere behind a bad one, whose length may be the very thing that is wrong."""
+    """Whether a complete batch follows a damaged one, whose length may be wrong."""
     found = data.find(MAGIC, MAGIC_START + 1)
     while found >= 0:
         start = found - MAGIC_START

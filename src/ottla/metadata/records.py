@@ -1,7 +1,7 @@
-"""The records of the metadata log: everything the cluster must remember except messages.
+"""The records of the metadata log: all state of the cluster except messages.
 
-A record is a small named tuple. In the store it is one JSON object with its kind, so that a person can read a journal
-or a znode. Fields are only ever added, with a default; `decode` ignores names it does not know.
+A record is a named tuple. In the store it is one JSON object with its kind, so that a person can read a
+journal or a znode. Fields are only ever added, with a default; `decode` ignores unknown names.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ class Topic(NamedTuple):
 
 
 class Partition(NamedTuple):
-    """A partition as it is from now on: who has it, who has all of it that counts, and who leads.
+    """A partition: its replicas, its ISR and its leader.
 
-    `leader_epoch` grows with each election, `partition_epoch` with each change. -1 leads when nobody may.
+    `leader_epoch` grows with each election, `partition_epoch` with each change. Without a leader, `leader` is
+    -1.
     """
 
     topic_id: bytes
@@ -34,26 +35,27 @@ class Partition(NamedTuple):
     leader: int
     leader_epoch: int = 0
     partition_epoch: int = 0
-    #: During a reassignment: those of `replicas` that are new, and those that go when the new ones are in sync.
+    #: During a reassignment: the new ones of `replicas`, and those to remove once the new ones are in sync.
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
-    #: Replicas that left the ISR when it was no larger than `min.insync.replicas`: they have all that counts (R7, KIP-966).
+    #: Replicas that left the ISR at or below `min.insync.replicas`: they have all committed records (R7,
+    #: KIP-966).
     eligible: tuple[int, ...] = ()
-    #: Who led last, while nobody does.
+    #: The last leader, while there is none.
     last_leader: int = -1
 
 
 class NewPartitions(NamedTuple):
-    """Partitions of one topic that are made together, numbered from `first` on: each by its replicas alone.
+    """Partitions of one topic that are created together, numbered from `first` on, with only their replicas.
 
-    All of them are in sync and the first one leads, except brokers that are away. One small record, because a topic of ten
-    thousand partitions must fit into one append of the store, and be there whole or not at all.
+    All replicas are in sync and the first one leads, except those on `away` brokers. It is one small record,
+    because a topic of ten thousand partitions must fit into one append of the store.
     """
 
     topic_id: bytes
     first: int
     replicas: tuple[tuple[int, ...], ...]
-    #: Brokers that did not live or were about to stop when this was decided; no partition has only such replicas.
+    #: Brokers that were not live or about to stop; no partition has only such replicas.
     away: tuple[int, ...] = ()
 
     def partitions(self) -> list[Partition]:
@@ -74,7 +76,8 @@ class TopicRemoved(NamedTuple):
 
 
 class Config(NamedTuple):
-    """One setting of one resource; None takes it back to its default. Resource types are the protocol's numbers."""
+    """One setting of one resource; None resets it to the default. Resource types are the protocol's
+    numbers."""
 
     resource_type: int
     resource_name: str
@@ -83,7 +86,7 @@ class Config(NamedTuple):
 
 
 class BrokerRegistration(NamedTuple):
-    """A broker and its present life, which is its epoch. A fenced one neither leads nor joins an ISR (R5)."""
+    """A broker and its current epoch. A fenced broker neither leads nor joins an ISR (R5)."""
 
     node_id: int
     epoch: int
@@ -91,28 +94,28 @@ class BrokerRegistration(NamedTuple):
     port: int
     rack: str | None = None
     fenced: bool = False
-    #: Whether it is about to stop: it leads nothing and joins no ISR, but is still there.
+    #: In controlled shutdown: it leads nothing and joins no ISR, but is still running.
     stopping: bool = False
     #: The ids of its log directories.
     directories: tuple[str, ...] = ()
 
 
 class BrokerRemoved(NamedTuple):
-    """A broker that will not come back."""
+    """An unregistered broker."""
 
     node_id: int
 
 
 class ProducerIds(NamedTuple):
-    """Ids below this were handed out in blocks; the next block begins here."""
+    """Ids below this were assigned in blocks; the next block starts here."""
 
     next_id: int
 
 
 class Position(NamedTuple):
-    """The last record of a snapshot: how many records the log had that it stands for.
+    """The last record of a snapshot: the number of log records that it replaces.
 
-    So every broker counts the same, whether it read the log or a snapshot: one can tell how far another is.
+    So all brokers have the same `Image.end`, whether they read the log or a snapshot.
     """
 
     end: int

@@ -1,1 +1,1 @@
-"""A partition's replicas: what the leader decides about acknowledgement and visibility."""
+"""Replicas of partitions: roles, replica fetchers, ISR updates and the high watermark."""

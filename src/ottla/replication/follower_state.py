@@ -1,6 +1,7 @@
 """The state of a replica as follower, in one leader epoch.
 
-`ReplicaRoles` creates it when the role begins and drops it when the role ends. What arrives for a dropped one is ignored.
+`ReplicaRoles` creates it when the role begins and drops it when the role ends. Answers for a dropped one are
+ignored.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""What a leader knows of its followers, and what follows from it: how far records count, and who is in sync (R3, R4).
+"""The leader's view of its followers: the bound of the high watermark, and who is in sync (R3, R4).
 
-A record counts (is below the high watermark) once every member of the ISR has it. The ISR is what the controller has
-committed; while a change of it is under way, members of the old and the new one are waited for alike, so whichever of them
-becomes true, nothing was acknowledged that one of its members lacks. With fewer members than `min.insync.replicas`
-nothing more counts at all.
+A record is committed (below the high watermark) once every member of the ISR has it. The ISR is the one that
+the controller has committed. While a change of it is pending, the leader waits for the members of the old and
+the new ISR. So no record is acknowledged that a member of either lacks. With fewer members than
+`min.insync.replicas` the high watermark does not move.
 
-A follower's end is the offset that it fetches from: it has everything before. One is in sync while it reaches the leader's end
-within `replica.lag.time.max.ms`, again and again.
+A follower's log end offset is the offset that it fetches from: it has everything before. A follower is in
+sync as long as it reaches the leader's log end offset at least every `replica.lag.time.max.ms`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, Protocol
 
-#: Of a follower that has not been heard of yet.
+#: The position of a follower that has not fetched yet.
 UNKNOWN: Final = -1
 
 
 class Partition(Protocol):
-    """What the metadata says of a partition, as far as its leader needs it."""
+    """What the leader needs of a partition's metadata."""
 
     @property
     def replicas(self) -> tuple[int, ...]: ...
@@ -34,21 +34,22 @@ class Follower:
 
     def __init__(self, node_id: int, now_ms: int) -> None:
         self.node_id = node_id
-        #: It has everything before this offset.
+        #: Its log end offset: it has everything before.
         self.end = UNKNOWN
-        #: The life of the broker that said so.
+        #: The broker epoch of its last fetch.
         self.epoch = UNKNOWN
-        #: Its last fetch, and where the leader's log ended then.
+        #: The time of its last fetch, and the leader's log end offset at that time.
         self.asked_ms = now_ms
         self.asked_end = UNKNOWN
-        #: When it last had all that the leader had. A new leader gives everybody the benefit of the doubt.
+        #: When it last had all records of the leader. A new leader starts with the current time for all
+        #: followers.
         self.caught_up_ms = now_ms
 
     def fetched(self, offset: int, leader_end: int, epoch: int, now_ms: int) -> None:
         if offset >= leader_end:
             self.caught_up_ms = now_ms
         elif offset >= self.asked_end >= 0:
-            # What it asks for now is all that there was when it asked before.
+            # It has everything that the leader had at its previous fetch.
             self.caught_up_ms = max(self.caught_up_ms, self.asked_ms)
         self.end = offset
         self.epoch = epoch
@@ -58,8 +59,8 @@ class Follower:
 
 class LeaderState:
     __slots__ = (
-        "behind_ms", "counted", "epoch_start", "followers", "isr", "isr_min", "node_id", "partition_epoch", "pending",
-        "replicas",
+        "behind_ms", "counted", "epoch_start", "followers", "isr", "isr_min", "node_id", "partition_epoch",
+        "pending", "replicas",
     )  # fmt: skip
 
     def __init__(self, node_id: int, partition: Partition, isr_min: int, now_ms: int) -> None:
@@ -71,16 +72,16 @@ class LeaderState:
         }
         self.isr = partition.isr
         self.partition_epoch = partition.partition_epoch
-        #: The ISR that the controller was asked for, until its answer is in the image.
+        #: The ISR requested from the controller, until the image has the outcome.
         self.pending: tuple[int, ...] | None = None
         self.isr_min = min(isr_min, len(partition.replicas))
-        #: Where the log ended when this leader's epoch began; UNKNOWN until the log is open.
+        #: The log end offset at the start of this leader epoch; UNKNOWN until the log is open.
         self.epoch_start = UNKNOWN
-        #: Since when some member of the ISR lacks something; -1 while all have everything.
+        #: Since when a member of the ISR lacks records; -1 while all members have everything.
         self.behind_ms = -1
         self._count()
 
-    #: The followers that are waited for.
+    #: The followers that the high watermark waits for.
     counted: tuple[Follower, ...]
 
     def _count(self) -> None:
@@ -92,11 +93,11 @@ class LeaderState:
 
     @property
     def has_enough(self) -> bool:
-        """R8: whether the ISR is large enough for a record to count."""
+        """R8: whether the ISR is large enough to commit records."""
         return len(self.isr) >= self.isr_min
 
     def bound(self, end: int) -> int:
-        """How far the high watermark may go, when this replica's own records count up to `end`."""
+        """The highest possible high watermark, if the leader's own records allow `end`."""
         if len(self.isr) < self.isr_min:
             return UNKNOWN
         for follower in self.counted:
@@ -108,7 +109,7 @@ class LeaderState:
         return all(follower.end >= end for follower in self.counted)
 
     def change(self, partition: Partition, isr_min: int, now_ms: int) -> None:
-        """The partition is now so; this replica still leads it, in the same epoch."""
+        """The partition changed; this replica still leads it, in the same leader epoch."""
         self.replicas = partition.replicas
         before = self.followers
         self.followers = {
@@ -119,24 +120,25 @@ class LeaderState:
         self.isr = partition.isr
         self.isr_min = min(isr_min, len(partition.replicas))
         if partition.partition_epoch > self.partition_epoch:
-            # Whatever was asked for was asked of the partition as it was before: it was granted, or never will be.
+            # The pending request named the partition epoch before: it was granted, or never will be.
             self.pending = None
         self.partition_epoch = partition.partition_epoch
         self._count()
 
-    # --- the ISR ----------------------------------------------------------------------------------------------
+    # --- the ISR --------------------------------------------------------------------------------------------
 
     def ask_for(self, isr: tuple[int, ...]) -> None:
         self.pending = isr
         self._count()
 
     def refused(self) -> None:
-        """The controller did not grant what was asked for, and never will."""
+        """The controller refused the pending ISR for good."""
         self.pending = None
         self._count()
 
     def may_join(self, follower: Follower, high_watermark: int) -> bool:
-        """R3: one who has everything that counts, and has come as far as this leader's own epoch."""
+        """R3: whether a follower has all committed records, and has reached the start of this leader
+        epoch."""
         return (
             self.pending is None
             and follower.node_id not in self.isr
@@ -145,7 +147,7 @@ class LeaderState:
         )
 
     def laggards(self, end: int, lag_max_ms: int, now_ms: int) -> list[int]:
-        """Members of the ISR that have not had everything for too long."""
+        """Members of the ISR that have not caught up within `lag_max_ms`."""
         return [
             each
             for each in self.isr

@@ -1,7 +1,7 @@
-"""Going over all partitions without holding up anybody: a slice now, the next one after others had their turn.
+"""Periodic work on all partitions in slices, so that other requests run in between.
 
-Owned by the upkeep, which walks over ten thousand partitions to find those that have something to be flushed or deleted.
-A walk works on the list as it was when it began; whoever visits looks whether the partition is still there.
+Used by `LogMaintenance` and `IsrUpdates`, which visit up to tens of thousands of partitions. A walk works on
+the list of replicas at its start; the visitor checks whether a replica still exists.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ottla.model.timer_wheel import TimerWheel
 if TYPE_CHECKING:
     from ottla.replication.replica import Replica
 
-#: What a slice may cost: so many partitions that are looked at and left alone, well below a millisecond.
+#: The cost of a slice, in partitions that are only checked: well below a millisecond.
 _SLICE_COST: Final = 256
 
 
@@ -25,7 +25,7 @@ class PartitionWalk:
     is_retried: Final = True
 
     def __init__(self, timers: TimerWheel, visit: Callable[[Replica, int], int]) -> None:
-        """`visit(replica, now_ms)` says what it cost, in partitions that are only looked at."""
+        """`visit(replica, now_ms)` returns its cost, in partitions that are only checked."""
         self._timers = timers
         self._visit = visit
         self._left: deque[Replica] = deque()
@@ -36,7 +36,7 @@ class PartitionWalk:
         return bool(self._left)
 
     def begin(self, replicas: Iterable[Replica], now_ms: int) -> None:
-        """Go over these, the first slice at once; nothing new is begun while a walk is under way."""
+        """Start a walk with its first slice. Does nothing while another walk is under way."""
         if not self._left:
             self._left.extend(replicas)
             self.expire(now_ms)
@@ -50,7 +50,7 @@ class PartitionWalk:
             try:
                 budget -= self._visit(replica, now_ms)
             except Exception as error:
-                # Of this partition alone: the others are visited, and the next walk can begin.
+                # The error concerns this partition only: the walk continues with the others.
                 budget -= 1
                 self._timers.failed(f"periodic work on {replica.topic}-{replica.number}", error)
         if left:

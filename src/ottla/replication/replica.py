@@ -1,12 +1,20 @@
-"""A replica of a partition on this broker: its log, its high watermark, its role, and who waits for it to move.
+"""A replica of a partition on this broker: its log, its high watermark, its role, and the requests that wait
+for it.
 
-It leads (`leading` is set), follows another (`following` is set), or neither: while the partition has no leader, or while this
-broker does not belong to the cluster.
+It is leader (`leading` is set), follower (`following` is set), or neither: while the partition has no leader,
+or while this broker is not part of the cluster.
 
-The high watermark is where consumers stop reading (E3): up to it every replica in sync has the records. Of a leader's own
-records those count that are in its log, or under the durable policy those that are synced, so that a consumer never sees a
-record that a power cut could take back (B5). It never moves backwards. Consumers of committed records stop at the last
-stable offset, which is not above it.
+Consumers read up to the high watermark (E3): every replica in sync has the records below it. The leader's own
+records may be committed once they are in its log, or under the durable policy once they are synced. So a
+consumer never sees a record that a power cut could remove (B5). Consumers of committed transactions read up
+to the last stable offset, which is not above the high watermark.
+
+`Replica` owns the high watermark. These methods assign it, and it moves backwards only by truncation:
+
+- `restore` and `adopt`: from the checkpoint, when the log is opened
+- `advance` and `advance_alone`: as leader
+- `learn`: as follower, from the leader
+- `truncate` and `restart_at`: as follower, with its log
 """
 
 from __future__ import annotations
@@ -26,15 +34,16 @@ if TYPE_CHECKING:
 
 
 class Watcher(Protocol):
-    """A fetch's interest in this partition; told when there may be something new."""
+    """A fetch of this partition, which is notified when there may be new records."""
 
     def moved(self) -> None: ...
 
 
 class Replica:
     __slots__ = (
-        "_log", "config", "durable", "following", "gone", "high_watermark", "is_being_cut", "leader_epoch", "leading", "moved",
-        "number", "offline", "opener", "produces", "since_flush_ms", "tail", "topic", "waiting", "waiting_here", "watchers",
+        "_log", "config", "durable", "following", "gone", "high_watermark", "is_being_cut", "leader_epoch",
+        "leading", "moved", "number", "offline", "opener", "produces", "since_flush_ms", "tail", "topic",
+        "waiting", "waiting_here", "watchers",
     )  # fmt: skip
 
     def __init__(
@@ -50,39 +59,41 @@ class Replica:
         self.leader_epoch = leader_epoch
         self.config = config
         self.durable = config.durable
-        #: Set when the topic is deleted, for those who still hold on to it.
+        #: Set when the topic is deleted: requests may still hold this object.
         self.gone = False
-        #: Why its log cannot be had: the directory that it lies in has failed. None if nothing of that kind happened.
+        #: Why the log is offline, for instance the failure of its log directory; None if it is online.
         self.offline: str | None = None
-        #: What it knows as a leader; None while it is none.
+        #: Its state as leader; None while it does not lead.
         self.leading: LeaderState | None = None
         #: Its state as a follower; None while it does not follow.
         self.following: FollowerState | None = None
-        #: A plain slot because every fetch reads it. Only this module assigns it (tests/replication/test_high_watermark.py).
+        #: A plain slot because every fetch reads it.
+        #: Only this module assigns it (`tests/replication/test_high_watermark.py`).
         self.high_watermark = 0
-        #: Whether its log was cut and that is not durable yet: nothing is written to it meanwhile, in whatever role.
+        #: Whether the log was truncated and that is not durable yet. Nothing is appended meanwhile, in any
+        #: role.
         self.is_being_cut = False
         self._log: PartitionLog | None = None
         self.opener = opener
-        #: Produce requests that wait until their batches are validated (`broker/requests/produce_queue.py`), first come first; None if
-        #: there are none.
+        #: Produce requests that wait for the validation of their batches, in order of arrival
+        #: (`broker/requests/produce_queue.py`); None if there are none.
         self.produces: deque[Any] | None = None
-        #: Produces that wait for the high watermark: (offset it must reach, waiting, row of the answer), by offset.
+        #: Delayed produces: (high watermark to reach, waiting produce, row of the answer), by offset.
         self.waiting: deque[tuple[int, Any, dict[str, Any]]] = deque()
-        #: The same for those that wait for this broker's own disk alone (acks=1, durable policy).
+        #: The same for produces that wait only for this broker's own sync (acks=1, durable policy).
         self.waiting_here: deque[tuple[int, Any, dict[str, Any]]] = deque()
-        #: Consumers' fetches that look at this partition. A dict for its order and O(1) removal.
+        #: Consumers' fetches of this partition. A dict keeps their order and removes one in O(1).
         self.watchers: dict[Watcher, None] = {}
-        #: Followers' fetches, which look at the end of the log instead of the high watermark.
+        #: Followers' fetches, which wait for the log end offset instead of the high watermark.
         self.tail: dict[Watcher, None] = {}
-        #: Whether it is in the broker's list of partitions whose watchers must be told.
+        #: Whether it is in the broker's list of partitions whose watchers are to be notified.
         self.moved = False
-        #: When the oldest record that no flush has covered yet was written; -1 if there is none.
+        #: When the oldest record that is not flushed was written; -1 if there is none.
         self.since_flush_ms = -1
 
     @property
     def log(self) -> PartitionLog:
-        """The log, created when it is first needed: a topic of ten thousand partitions costs nothing until then.
+        """The log, created on first use: a topic of ten thousand partitions costs nothing until then.
 
         Raises DiskError if it cannot be created, and while its directory is offline.
         """
@@ -103,27 +114,27 @@ class Replica:
         return self.log.last_stable_offset(self.high_watermark)
 
     def settle(self) -> None:
-        """Forget what was needed of ended transactions while their markers did not count. Readers do that by the way, but not every
-        replica has any."""
+        """Drop ended transactions whose markers are committed. Reads do the same, but not every replica is
+        read."""
         log = self.log
         if log.producers.transactions is not None:
             log.last_stable_offset(self.high_watermark)
 
     @property
     def own_end(self) -> int:
-        """How far this replica's own records count."""
+        """The log end offset, or under the durable policy the flushed offset."""
         log = self.log
         return log.flushed_offset if self.durable else log.next_offset
 
     def adopt(self, log: PartitionLog) -> None:
-        """Take over an opened log. The checkpointed high watermark may lie outside of it: before its start or after its end."""
+        """Use an opened log, and limit the checkpointed high watermark to its offsets."""
         self._log = log
         self.high_watermark = max(log.log_start_offset, min(self.high_watermark, log.next_offset))
         if self.leading is not None:
             self._begin_epoch(self.leading, log)
             self.advance()
 
-    # --- roles ------------------------------------------------------------------------------------------------
+    # --- roles ----------------------------------------------------------------------------------------------
 
     def lead(self, leading: LeaderState, leader_epoch: int) -> None:
         self.leading, self.following = leading, None
@@ -134,10 +145,10 @@ class Replica:
 
     def _begin_epoch(self, leading: LeaderState, log: PartitionLog) -> None:
         leading.epoch_start = log.next_offset
-        # If its beginning is missing, nobody has more: from now on that is how the partition begins.
+        # If the beginning of the log is missing, no other replica has it: the partition starts here.
         log.should_begin_at = -1
         if leading.followers:
-            # Whoever follows must learn where the epochs before it ended, even if this one never writes a record.
+            # Followers must find the end of earlier epochs, also if this epoch never gets a record.
             log.lead(self.leader_epoch)
 
     def follow(self, following: FollowerState, leader_epoch: int) -> None:
@@ -145,14 +156,14 @@ class Replica:
         self.leader_epoch = leader_epoch
 
     def rest(self, leader_epoch: int) -> None:
-        """Neither lead nor follow."""
+        """End the role: neither lead nor follow."""
         self.leading = self.following = None
         self.leader_epoch = leader_epoch
 
-    # --- the log ----------------------------------------------------------------------------------------------
+    # --- the log --------------------------------------------------------------------------------------------
 
     def lose(self, reason: str) -> None:
-        """The directory of the log is offline: there is no log any more until the next start."""
+        """The log is offline until the next start of the broker."""
         self.offline = reason
         if self._log is not None:
             self._log.failed = True
@@ -160,7 +171,7 @@ class Replica:
             self._log = None
 
     def relocate(self, log: PartitionLog) -> None:
-        """The same log at another place: nothing is seen of it."""
+        """Use a copy of the same log in another log directory."""
         self._log = log
 
     def configure(self, config: TopicConfig) -> None:
@@ -169,15 +180,16 @@ class Replica:
         if self._log is not None:
             self._log.config = config
 
-    # --- the high watermark -----------------------------------------------------------------------------------
+    # --- the high watermark ---------------------------------------------------------------------------------
 
     def restore(self, high_watermark: int) -> None:
-        """Set the high watermark to its checkpoint, before the log is opened. `adopt` limits it to the log."""
+        """Set the high watermark to its checkpoint, before the log is opened. `adopt` limits it to the
+        log."""
         assert self._log is None, "the log is open: the checkpoint is older"
         self.high_watermark = high_watermark
 
     def advance(self) -> bool:
-        """As leader, move the high watermark to where the log and the followers allow it. True if it moved."""
+        """As leader, move the high watermark as far as log and followers allow. True if it moved."""
         leading = self.leading
         if leading is None:
             return False
@@ -189,7 +201,7 @@ class Replica:
         return True
 
     def advance_alone(self, end: int) -> None:
-        """The same for a leader that is the only member of the ISR, after an append. `end` is the end of the log."""
+        """As leader and only member of the ISR, after an append. `end` is the log end offset."""
         assert end >= self.high_watermark, "the high watermark moves backwards only by truncation"
         self.high_watermark = end
 
@@ -203,9 +215,10 @@ class Replica:
         return True
 
     def truncate(self, offset: int, now_ms: int) -> list[Segment]:
-        """As follower, remove all records from `offset` on. Returns the removed segments, whose files the caller deletes.
+        """As follower, remove all records from `offset` on. The caller deletes the files of the returned
+        segments.
 
-        The high watermark moves backwards only here and in `restart_at`. Truncation below it follows an unclean leader election.
+        Truncation below the high watermark follows an unclean leader election.
         """
         assert self.leading is None, "a leader does not truncate its log"
         log = self.log
@@ -216,7 +229,7 @@ class Replica:
         return dropped
 
     def restart_at(self, offset: int, now_ms: int) -> list[Segment]:
-        """As follower, remove all records and start the log at `offset`. Returns the removed segments, as `truncate` does."""
+        """As follower, remove all records and start the log at `offset`. Returns the removed segments."""
         assert self.leading is None, "a leader does not truncate its log"
         dropped = self.log.begin_at(offset, now_ms)
         self.high_watermark = offset

@@ -1,12 +1,12 @@
-"""Followers at work: what this broker follows is fetched from the leaders, over the same API that consumers use (R1, R11).
+"""Replica fetchers: they fetch what this broker follows from the leaders, with the Fetch API (R1, R11).
 
-There is one `ReplicaFetcher` for each other broker and each of `num.replica.fetchers`; it has one incremental fetch session there and
-one request under way, which the leader holds until it has something, or until another one follows because there are new
-partitions to be fetched. A fetch says for each partition how far this
-replica has come; that is what the leader counts, so under the durable policy the next one waits until what the last one brought
-is synced. Where the histories of the two have parted, the answer says so and this replica cuts its own back (R1).
+There is one `ReplicaFetcher` for each leader and each of `num.replica.fetchers`. It has one incremental fetch
+session at the leader and one request in flight. The leader holds the request until there are records, or
+until the fetcher sends the next one because it has new partitions.
 
-A `FollowerState` is one partition in one leader epoch. When the role changes it is dropped, and whatever still arrives for it is ignored.
+A fetch reports the log end offset of each replica to the leader. Under the durable policy the next fetch
+therefore waits until the records of the last one are synced. If the two logs have diverged, the answer says
+where, and this replica truncates its own (R1).
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from ottla.wire.decode import MalformedMessage, decode_response, response_reader
 from ottla.wire.encode import request_encoder
 
 if TYPE_CHECKING:
-    from ottla.broker.core import Broker
+    from ottla.replication.host import ReplicationHost
     from ottla.replication.replica import Replica
 
-#: The newest version without a field of its own for each partition's directory.
+#: The newest version that does not have a log directory for each partition.
 _VERSION: Final = 16
-#: Logs that are opened for one request: opening thousands at once would hold up everybody.
+#: Logs that are opened for one request: opening thousands at once would block all other requests.
 _OPEN_MAX: Final = 64
-#: The pause after the first refusal by the leader of a partition; it doubles with each.
+#: The pause after the first error from the leader of a partition; it doubles with each further one.
 _REFUSED_MS: Final = 10
 _REFUSALS_MAX: Final = 16
 
@@ -39,23 +39,23 @@ _encode: Any = None
 
 
 class ReplicaFetcher:
-    def __init__(self, broker: Broker, leader: int, number: int) -> None:
-        self._broker = broker
+    def __init__(self, host: ReplicationHost, leader: int, number: int) -> None:
+        self._host = host
         self._leader = leader
         self._lane = 1 + number
         self._followed: dict[tuple[bytes, int], FollowerState] = {}
-        #: Those whose position the leader's session does not know, or knows no more.
+        #: Partitions whose position is not up to date in the leader's session.
         self._changed: dict[FollowerState, None] = {}
-        #: What the session knows, by key, and the keys that it should forget.
+        #: The partitions of the session, by key, and the keys to remove from it.
         self._told: dict[tuple[bytes, int], FollowerState] = {}
         self._unwanted: dict[tuple[bytes, int], None] = {}
         self._session = 0
         self._epoch = 0
         self._in_flight = 0
-        #: Counts the sessions: what was asked in an earlier one is answered in vain.
+        #: The number of the session: answers to requests of an earlier one are ignored.
         self._generation = 0
         self._resting = False
-        #: Replicas whose last records are not durable yet: the next request waits for them.
+        #: Replicas whose last records are not synced yet: the next request waits for them.
         self._unsynced: dict[Replica, None] = {}
 
     def add(self, following: FollowerState) -> None:
@@ -63,9 +63,9 @@ class ReplicaFetcher:
         self._changed[following] = None
         replica = following.replica
         if replica.opened and replica.durable and replica.log.flushed_offset < replica.log.next_offset:
-            # What came from the leader before counts for this one too, once it is durable.
+            # Records of the previous leader are reported to this one too, once they are synced.
             self.wait_for(replica)
-            self._broker.sync(replica, replica.log)
+            self._host.sync(replica, replica.log)
 
     def remove(self, following: FollowerState) -> None:
         if self._followed.get(following.key) is following:
@@ -73,45 +73,47 @@ class ReplicaFetcher:
             self._unwanted[following.key] = None
         self._changed.pop(following, None)
         if self._unsynced.pop(following.replica, self) is None and not self._unsynced:
-            # The others have waited for this one, whose sync nobody will tell of any more.
-            self._broker.timers.add(Later(self.ask), self._broker.now_ms)
+            # The others have waited for this sync, which is not reported any more.
+            self._host.timers.add(Later(self.ask), self._host.now_ms)
 
-    # --- asking -----------------------------------------------------------------------------------------------
+    # --- requests -------------------------------------------------------------------------------------------
 
     def ask(self, *, at_once: bool = False) -> None:
-        """Send the next request, unless one is under way or something must come first.
+        """Send the next request, unless one is in flight, or a sync or a backoff is.
 
-        With `at_once` it does not wait for the one that is under way: the leader answers that one when it gets this.
+        With `at_once` it does not wait for the request in flight: the leader answers that one when this one
+        arrives.
         """
         if self._resting or self._unsynced:
             return None
         if self._in_flight and not (at_once and self._in_flight == 1 and self._epoch and self._changed):
             return None
         if not self._followed:
-            # The leader forgets a session that nobody uses.
+            # The leader evicts an unused session.
             return self._forget_session()
-        broker = self._broker
-        if broker.replication_throttle.limits_followers:
+        host = self._host
+        if host.replication_throttle.limits_followers:
             self._hold_slow()
-        node = broker.image.brokers.get(self._leader)
+        node = host.image.brokers.get(self._leader)
         if node is None:
             return self._rest()
         topics = self._positions()
         if not topics and all(key in self._unwanted for key in self._told):
-            # Those that there are must wait, and come back by themselves. A session of none would be answered at once.
+            # All partitions are held, each by a timer. The leader would answer a session without partitions
+            # at once.
             return None
         forgotten: dict[bytes, list[int]] = {}
         for key in self._unwanted:
             if self._told.pop(key, None) is not None:
                 forgotten.setdefault(key[0], []).append(key[1])
         self._unwanted.clear()
-        config = broker.config
+        config = host.config
         global _encode
         if _encode is None:
             _encode = request_encoder(ApiKey.FETCH, _VERSION)
         body = _encode({
             "replica_state": {
-                "replica_id": broker.lifecycle.node_id, "replica_epoch": broker.lifecycle.broker_epoch,
+                "replica_id": host.lifecycle.node_id, "replica_epoch": host.lifecycle.broker_epoch,
             },
             "max_wait": config.replica_fetch_wait_max_ms,
             "min_bytes": config.replica_fetch_min_bytes,
@@ -132,13 +134,13 @@ class ReplicaFetcher:
         def done(answer: memoryview | None, error: str | None) -> None:
             self._answered(generation, answer, error)
 
-        broker.outbox.append((ASK, peer, self._lane, ApiKey.FETCH, _VERSION, body, done))
+        host.outbox.append((ASK, peer, self._lane, ApiKey.FETCH, _VERSION, body, done))
         return None
 
     def _positions(self) -> dict[bytes, list[dict[str, Any]]]:
-        """Where those stand that the session must hear of."""
+        """The positions of all partitions that are not up to date in the session."""
         topics: dict[bytes, list[dict[str, Any]]] = {}
-        bytes_max = self._broker.config.replica_fetch_max_bytes
+        bytes_max = self._host.config.replica_fetch_max_bytes
         left = _OPEN_MAX
         for following in list(self._changed):
             replica = following.replica
@@ -151,11 +153,11 @@ class ReplicaFetcher:
             try:
                 log = replica.log
             except DiskError:
-                # Offline, or there is no room for a new log.
+                # Offline, or there is no disk space for a new log.
                 self._hold(following)
                 continue
             if log.should_begin_at >= 0:
-                self._begin_rebuild(following)
+                self._restart(following)
                 continue
             del self._changed[following]
             self._told[following.key] = following
@@ -171,8 +173,8 @@ class ReplicaFetcher:
         return topics
 
     def _forget_session(self) -> None:
-        # Its number is told with the first request of the next one, so that the leader gives it up: the connection may stay, and
-        # with it everything that the session watches.
+        # The first request of the next session carries this id, so that the leader removes it: the connection
+        # stays open, and with it all partitions that the session watches.
         self._epoch = 0
         self._generation += 1
         self._told.clear()
@@ -180,46 +182,46 @@ class ReplicaFetcher:
         self._changed = dict.fromkeys(self._followed.values())
 
     def _rest(self) -> None:
-        """Something failed: try again in a moment."""
+        """Something failed: send the next request after `replica.fetch.backoff.ms`."""
         if not self._resting:
             self._resting = True
-            broker = self._broker
-            broker.timers.add(Later(self._rested), broker.now_ms + broker.config.replica_fetch_backoff_ms)
+            host = self._host
+            host.timers.add(Later(self._rested), host.now_ms + host.config.replica_fetch_backoff_ms)
 
     def _rested(self) -> None:
         self._resting = False
         try:
             self.ask()
         except Exception:
-            # What it left of the session is not known. Without another try nothing would be followed any more.
+            # The state of the session is unknown. Without a retry nothing would be fetched any more.
             self._forget_session()
             self._rest()
             raise
 
     def _hold_slow(self) -> None:
-        """KIP-73: leave out what would be copied faster than it may."""
-        throttling = self._broker.replication_throttle
-        wait_ms = throttling.follower_wait_ms()
+        """KIP-73: leave throttled partitions out of the request."""
+        throttle = self._host.replication_throttle
+        wait_ms = throttle.follower_wait_ms()
         if wait_ms:
             for key, following in self._followed.items():
-                if not following.is_busy and throttling.is_slow_follower(following.replica, key[0]):
+                if not following.is_busy and throttle.is_slow_follower(following.replica, key[0]):
                     self._hold(following, wait_ms)
 
     def _hold(self, following: FollowerState, delay_ms: int = -1) -> None:
-        """Leave one partition out for a moment."""
+        """Leave one partition out of requests for some time."""
         if following.is_busy:
             return
         following.is_busy = True
         self._leave_out(following)
-        broker = self._broker
+        host = self._host
 
         def again() -> None:
             following.is_busy = False
             self.ask_at_once()
 
         if delay_ms < 0:
-            delay_ms = broker.config.replica_fetch_backoff_ms
-        broker.timers.add(Later(again), broker.now_ms + delay_ms)
+            delay_ms = host.config.replica_fetch_backoff_ms
+        host.timers.add(Later(again), host.now_ms + delay_ms)
 
     def ask_at_once(self) -> None:
         try:
@@ -230,19 +232,19 @@ class ReplicaFetcher:
             raise
 
     def _leave_out(self, following: FollowerState) -> None:
-        """The session must not send more of it meanwhile; when it is asked for again it is told anew."""
+        """Remove a partition from the session. Its position is sent again when it returns."""
         if self._followed.get(following.key) is following:
             self._changed[following] = None
             self._unwanted[following.key] = None
 
-    # --- answers ----------------------------------------------------------------------------------------------
+    # --- answers --------------------------------------------------------------------------------------------
 
     def _answered(self, generation: int, answer: memoryview | None, error: str | None) -> None:
         self._in_flight -= 1
         if generation != self._generation:
             return self.ask()
         if answer is None:
-            self._broker.lifecycle.mark_unreachable(self._leader)
+            self._host.lifecycle.mark_unreachable(self._leader)
             self._forget_session()
             return self._rest()
         try:
@@ -254,9 +256,11 @@ class ReplicaFetcher:
                 response = decode_response(ApiKey.FETCH, _VERSION, answer, 0)
             return self._take_all(response)
         except MalformedMessage as error:
-            self._broker.say_once(f"broker {self._leader} answered a fetch with what cannot be read: {error}")
+            self._host.say_once(
+                f"broker {self._leader} sent a fetch response that cannot be decoded: {error}"
+            )
         except Exception:
-            # A mistake with one partition must not stop the others for good.
+            # An error in one partition must not block the others.
             self._forget_session()
             self._rest()
             raise
@@ -270,12 +274,12 @@ class ReplicaFetcher:
                 return self._rest()
             return self.ask()
         if response.session_id != self._session:
-            # A new one. One that the leader has no room for is none: everything is told with each request.
+            # A new session. Id 0 means that the leader has no slot: each request lists all partitions.
             self._session, self._epoch = response.session_id, 1 if response.session_id else 0
         for topic in response.responses:
             topic_id = topic.topic_id.bytes
             for row in topic.partitions:
-                # Not one that has followed another, in a newer epoch, since this was asked for.
+                # Skip a partition that follows another leader or epoch since the request.
                 following = self._told.get((topic_id, row.partition_index))
                 if (
                     following is not None
@@ -289,8 +293,8 @@ class ReplicaFetcher:
         return None
 
     def _take(self, following: FollowerState, row: Any) -> None:
-        """What the leader says of one partition."""
-        broker, replica = self._broker, following.replica
+        """Handle the leader's answer for one partition."""
+        host, replica = self._host, following.replica
         try:
             if row.error_code:
                 return self._refused(following, row)
@@ -299,34 +303,36 @@ class ReplicaFetcher:
                 return self._diverged(following, row.diverging_epoch.epoch, row.diverging_epoch.end_offset)
             log = replica.log
             if row.records:
-                if broker.replication_throttle.is_slow_follower(replica, following.key[0]):
-                    broker.replication_throttle.fetched.take(len(row.records))
+                if host.replication_throttle.is_slow_follower(replica, following.key[0]):
+                    host.replication_throttle.fetched.take(len(row.records))
                 end = log.next_offset
                 try:
-                    append_fetched(log, row.records, broker.wall_ms)
+                    append_fetched(log, row.records, host.wall_ms)
                 finally:
                     if log.next_offset > end:
                         if replica.durable:
                             # R11: the next fetch, which reports them to the leader, waits for their sync.
                             self.wait_for(replica)
-                        broker.replicated(replica, log)
+                        host.replicated(replica, log)
                         self._changed[following] = None
             if row.log_start_offset > log.log_start_offset and row.log_start_offset <= log.next_offset:
-                broker.log_maintenance.delete_records(replica, row.log_start_offset)
+                host.log_maintenance.delete_records(replica, row.log_start_offset)
             if replica.learn(row.high_watermark):
                 replica.settle()
-                broker.moved(replica)
+                host.moved(replica)
         except (Refusal, DiskError) as error:
-            broker.say_once(f"{replica.topic}-{replica.number} cannot be followed: {error}")
+            host.say_once(
+                f"{replica.topic}-{replica.number}: records of the leader cannot be appended: {error}"
+            )
             self._hold(following)
         except Exception as error:
-            # Of this partition alone: the leader sends the same again, and the other partitions of the answer are taken.
-            broker.isolation.contain(f"following {replica.topic}-{replica.number}", error)
+            # The leader sends the same again; the other partitions of the answer are handled.
+            host.isolation.contain(f"following {replica.topic}-{replica.number}", error)
             self._hold(following)
         return None
 
     def wait_for(self, replica: Replica) -> None:
-        """The next request waits until what this replica has is durable."""
+        """The next request waits until the log of this replica is synced."""
         self._unsynced[replica] = None
 
     def synced(self, replica: Replica) -> None:
@@ -334,48 +340,51 @@ class ReplicaFetcher:
             self.ask()
 
     def _refused(self, following: FollowerState, row: Any) -> None:
-        replica, broker = following.replica, self._broker
+        replica, host = following.replica, self._host
         if row.error_code != ErrorCode.OFFSET_OUT_OF_RANGE:
-            # One of the two has not heard of the newest metadata, which is a matter of milliseconds; or the leader is ill.
-            delay_ms = min(_REFUSED_MS << following.refusals, broker.config.replica_fetch_backoff_ms)
+            # One of the two brokers lacks the newest metadata, for some milliseconds, or the leader has a
+            # problem.
+            delay_ms = min(_REFUSED_MS << following.refusals, host.config.replica_fetch_backoff_ms)
             following.refusals = min(following.refusals + 1, _REFUSALS_MAX)
             return self._hold(following, delay_ms)
         log, start = replica.log, row.log_start_offset
         if start < 0 or (log.next_offset >= start and log.next_offset > log.log_start_offset):
-            # Where the two histories part the leader tells in another way (R1): nothing is cut by guess.
+            # If the logs diverged, the leader reports the epoch (R1): do not truncate by guess.
             return self._hold(following)
-        broker.say(
-            f"{replica.topic}-{replica.number}: this replica ends at {log.next_offset}, the leader begins at {start}: "
-            "it begins there anew"
+        host.say(
+            f"{replica.topic}-{replica.number}: this replica ends at offset {log.next_offset}, the leader's log "
+            f"starts at {start}: this replica restarts at {start}"
         )
-        return self._cut(following, replica.restart_at(start, broker.wall_ms))
+        return self._cut(following, replica.restart_at(start, host.wall_ms))
 
     def _diverged(self, following: FollowerState, epoch: int, end_offset: int) -> None:
-        """R1: after this end the leader's history is another one. Ours is cut to where both agree, and asked again."""
-        replica, broker = following.replica, self._broker
+        """R1: the logs diverge after this offset. Truncate to the last common offset and fetch again."""
+        replica, host = following.replica, self._host
         log = replica.log
         own_epoch, own_end = log.epochs.end_of(epoch, log.next_offset)
         target = end_offset if own_epoch < 0 else min(end_offset, own_end)
         if target < replica.high_watermark:
-            broker.say(
-                f"{replica.topic}-{replica.number}: cut to {target}, below its high watermark {replica.high_watermark}, "
-                f"because leader epoch {following.epoch} has another history: an unclean leader was elected"
+            host.say(
+                f"{replica.topic}-{replica.number}: truncated to offset {target}, below its high watermark "
+                f"{replica.high_watermark}: the leader of epoch {following.epoch} was elected uncleanly "
+                "and lacks records"
             )
-        self._cut(following, replica.truncate(target, broker.wall_ms))
+        self._cut(following, replica.truncate(target, host.wall_ms))
 
-    def _begin_rebuild(self, following: FollowerState) -> None:
-        """R12: a crash took the beginning of this log. What is left would look whole to who asks for its end alone."""
-        replica, broker = following.replica, self._broker
+    def _restart(self, following: FollowerState) -> None:
+        """R12: a crash removed the beginning of this log. Its log end offset alone would make it look
+        complete."""
+        replica, host = following.replica, self._host
         log = replica.log
-        broker.say(
-            f"{replica.topic}-{replica.number}: a crash left nothing before {log.log_start_offset}: "
-            "all of it is fetched anew"
+        host.say(
+            f"{replica.topic}-{replica.number}: a crash removed all records before offset "
+            f"{log.log_start_offset}: the whole log is fetched again"
         )
         start, log.should_begin_at = log.should_begin_at, -1
-        self._cut(following, replica.restart_at(start, broker.wall_ms))
+        self._cut(following, replica.restart_at(start, host.wall_ms))
 
     def _cut(self, following: FollowerState, dropped: list[Any]) -> None:
-        """The log was cut: the recovery point is written down before anything new is written, in this role or another."""
+        """The log was truncated: its recovery point is written before any append, in this role or another."""
         following.is_busy = True
         self._leave_out(following)
         replica = following.replica
@@ -386,6 +395,6 @@ class ReplicaFetcher:
             if replica.following is following:
                 self.ask_at_once()
             else:
-                self._broker.replica_roles.may_have_role(replica)
+                self._host.replica_roles.may_have_role(replica)
 
-        self._broker.log_maintenance.truncated(replica, dropped, done)
+        self._host.log_maintenance.truncated(replica, dropped, done)

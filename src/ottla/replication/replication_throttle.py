@@ -1,9 +1,9 @@
-"""How fast replicas are copied that are not in sync yet, where somebody has set a limit (KIP-73).
+"""Replication throttle: a limit for the copying of replicas that are not in sync (KIP-73).
 
-A limit is a broker's: one for what it hands out as leader, one for what it fetches as follower. It holds for the replicas that their
-topic's settings name, and only while they are not in the ISR: whoever is in sync is never held up. A bucket that is empty
-leaves its partitions out of answers, or of requests; everything else goes on. What a single answer takes may leave it
-in debt, which later ones wait for. Nothing sleeps: leaders look again when they are asked again, followers by a timer.
+Each broker has two limits: one for what it sends as leader, one for what it fetches as follower. They apply
+to the replicas named in the topic's settings, and only while those are not in the ISR. While a bucket is
+empty, its partitions are left out of answers or requests. One large answer may leave a bucket in debt, and
+later ones wait for that. Nothing sleeps: a leader checks again at the next fetch, a follower by a timer.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Final
 from ottla.config.definition import LONG_MAX
 
 if TYPE_CHECKING:
-    from ottla.broker.core import Broker
+    from ottla.replication.host import ReplicationHost
     from ottla.replication.replica import Replica
 
 ALL: Final = "*"
-#: A bucket holds what may flow in this time.
+#: A full bucket holds the bytes of this time.
 _WINDOW_MS: Final = 1000
-#: How long at most before an empty bucket is looked at again: the limit may be another one by then.
+#: How long to wait at most before an empty bucket is checked again: the limit may have changed.
 _WAIT_MAX_MS: Final = 1000
 
 
 class Bucket:
-    """Bytes that may flow now. It fills with the time that it is handed."""
+    """Bytes that may be copied. It fills with the time passed in."""
 
     __slots__ = ("_at_ms", "_bytes")
 
@@ -33,7 +33,7 @@ class Bucket:
         self._bytes = 0.0
 
     def wait_ms(self, bytes_per_second: int, now_ms: int) -> int:
-        """How long until something may flow; 0 if it may now."""
+        """How long to wait until bytes may be copied; 0 if not at all."""
         if bytes_per_second == LONG_MAX:
             return 0
         if bytes_per_second == 0:
@@ -51,50 +51,50 @@ class Bucket:
 
 
 class ReplicationThrottle:
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, host: ReplicationHost) -> None:
+        self._host = host
         self.handed_out = Bucket()
         self.fetched = Bucket()
-        #: Between this broker's own directories.
+        #: Between the log directories of this broker.
         self.moved = Bucket()
-        #: The lists of settings as sets, by identity: a reassignment may name thousands, and they are looked at often.
+        #: The settings' lists as sets, by identity: a reassignment may name thousands of replicas.
         self._sets: dict[int, tuple[tuple[str, ...], frozenset[str]]] = {}
 
     def is_slow_leader(self, replica: Replica, follower: int) -> bool:
-        """Whether what this follower gets of a partition led here is limited."""
+        """Whether sending this partition to this follower is throttled."""
         leading = replica.leading
         return (
             leading is not None
             and follower not in leading.isr
-            and self._broker.config.leader_replication_throttled_rate != LONG_MAX
+            and self._host.config.leader_replication_throttled_rate != LONG_MAX
             and self._names(replica.config.leader_replication_throttled_replicas, replica.number)
         )
 
     def leader_wait_ms(self) -> int:
-        rate = self._broker.config.leader_replication_throttled_rate
-        return self.handed_out.wait_ms(rate, self._broker.now_ms)
+        rate = self._host.config.leader_replication_throttled_rate
+        return self.handed_out.wait_ms(rate, self._host.now_ms)
 
     @property
     def limits_followers(self) -> bool:
-        return self._broker.config.follower_replication_throttled_rate != LONG_MAX
+        return self._host.config.follower_replication_throttled_rate != LONG_MAX
 
     def is_slow_follower(self, replica: Replica, topic_id: bytes) -> bool:
-        """Whether what this broker fetches of a partition is limited."""
-        broker = self._broker
+        """Whether fetching this partition is throttled."""
+        host = self._host
         listed = replica.config.follower_replication_throttled_replicas
         if not listed or not self.limits_followers or not self._names(listed, replica.number):
             return False
-        partition = broker.image.partition(topic_id, replica.number)
-        return partition is not None and broker.config.node_id not in partition.isr
+        partition = host.image.partition(topic_id, replica.number)
+        return partition is not None and host.config.node_id not in partition.isr
 
     def follower_wait_ms(self) -> int:
-        rate = self._broker.config.follower_replication_throttled_rate
-        return self.fetched.wait_ms(rate, self._broker.now_ms)
+        rate = self._host.config.follower_replication_throttled_rate
+        return self.fetched.wait_ms(rate, self._host.now_ms)
 
     def move_wait_ms(self) -> int:
-        """How long a move between directories waits before its next piece."""
-        rate = self._broker.config.replica_alter_log_dirs_io_max_bytes_per_second
-        return self.moved.wait_ms(rate, self._broker.now_ms)
+        """How long a move between log directories waits before its next chunk."""
+        rate = self._host.config.replica_alter_log_dirs_io_max_bytes_per_second
+        return self.moved.wait_ms(rate, self._host.now_ms)
 
     def _names(self, listed: tuple[str, ...], number: int) -> bool:
         known = self._sets.get(id(listed))
@@ -102,4 +102,4 @@ class ReplicationThrottle:
             if len(self._sets) > 1000:
                 self._sets.clear()
             known = self._sets[id(listed)] = (listed, frozenset(listed))
-        return ALL in known[1] or f"{number}:{self._broker.config.node_id}" in known[1]
+        return ALL in known[1] or f"{number}:{self._host.config.node_id}" in known[1]

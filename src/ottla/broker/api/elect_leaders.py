@@ -14,7 +14,7 @@ from ottla.broker.api.shared.api_table import Response, serves
 from ottla.broker.api.shared.controller_decisions import Decisions
 from ottla.broker.api.shared.proposals import refused
 from ottla.controller.leader_election import Rules, rules_of
-from ottla.controller.wanted_elections import PREFERRED, UNCLEAN, elect
+from ottla.controller.preferred_election import PREFERRED, UNCLEAN, elect
 from ottla.metadata import records as r
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.model.steps import STEP_COST

@@ -205,7 +205,7 @@ class BrokerLifecycle:
             self._register()
         if host.controller_driver.is_active:
             host.isolation.run("the controller", host.controller_driver.resumed, now_ms)
-        host.isolation.run("replication", host.replica_roles.catch_up)
+        host.isolation.run("replication", host.replica_roles.isr_updates.retry)
         self.claim_if_free()
 
     def store_lost(self, now_ms: int) -> None:

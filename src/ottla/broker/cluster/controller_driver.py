@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from ottla.controller.broker_changes import reconcile, void_eligible
-from ottla.controller.wanted_elections import balance
+from ottla.controller.preferred_election import balance
 from ottla.metadata import records as r
 from ottla.metadata.appends import in_appends
 from ottla.metadata.image import BROKER_RESOURCE, NO_CONFIG, TOPIC_RESOURCE

@@ -53,9 +53,14 @@ class LocalPartitions(Protocol):
         """A log lacks records that were durable (R12)."""
 
 
-class ReplicaRoles(Protocol):
-    def catch_up(self) -> None:
+class IsrUpdates(Protocol):
+    def retry(self) -> None:
         """The store is back: send the ISR changes that waited for it."""
+
+
+class ReplicaRoles(Protocol):
+    @property
+    def isr_updates(self) -> IsrUpdates: ...
 
 
 class ControllerChannel(Protocol):

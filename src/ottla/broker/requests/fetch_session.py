@@ -277,6 +277,7 @@ class FetchSessionCache:
         self._broker = broker
         self.partitions = broker.partitions
         self.replication_throttle = broker.replication_throttle
+        self._follower_positions = broker.replica_roles.follower_positions
         self.node_id = broker.config.node_id
         self.by_id: dict[int, FetchSession] = {}
         #: Partitions in the sessions of consumers and in waiting fetches without a session.
@@ -369,12 +370,12 @@ class FetchSessionCache:
     def record_follower(self, partition: FetchPartition, replica: Replica) -> bool:
         """Record the fetch offset of a follower; False if it is no replica of this partition, or its broker epoch is not current."""
         session = partition.session
-        return self._broker.replica_roles.fetched(
+        return self._follower_positions.fetched(
             replica, session.follower, session.follower_epoch, partition.offset
         )
 
     def nearer(self, replica: Replica, rack: str, offset: int) -> int:
-        return self._broker.replica_roles.nearer(replica, rack, offset)
+        return self._follower_positions.nearer(replica, rack, offset)
 
     def leader_of(self, topic_id: bytes, number: int) -> tuple[NodeRecord, int] | None:
         """The leader of a partition as this broker knows it, and its leader epoch (KIP-951)."""

@@ -1,6 +1,7 @@
-"""Elections that somebody wants: the first of `replicas` is to lead again (E8), or anybody at all.
+"""Elections on request: preferred leaders (E8) and unclean elections.
 
-`balance` is the controller's own, from time to time; `elect` is one by hand (ElectLeaders), refused with the protocol's code.
+`balance` is the controller's periodic leader rebalance. `elect` serves ElectLeaders and raises a `Refusal`
+with the protocol's error code.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ UNCLEAN = 1
 
 
 def balance(image: Image, config: BrokerConfig) -> list[r.Record]:
-    """Give leadership back to the preferred replicas of brokers that lack more than their share allows.
+    """Elect the preferred leaders of brokers above `leader.imbalance.per.broker.percentage`.
 
-    A broker's imbalance is the part of the partitions that name it first which another one leads. Only partitions count whose
-    first replica could lead now: an election cannot help the others.
+    A broker's imbalance is the share of its preferred partitions that another broker leads. Partitions whose
+    preferred replica cannot lead are not included: an election would not help.
     """
     named: Counter[int] = Counter()
     elsewhere: dict[int, list[tuple[str, r.Partition]]] = {}
@@ -44,7 +45,7 @@ def balance(image: Image, config: BrokerConfig) -> list[r.Record]:
 
 
 def elect(image: Image, rules: Rules, old: r.Partition, kind: int) -> r.Partition:
-    """An election by hand. Unclean: any live replica may lead a partition that nobody leads, whatever its settings say."""
+    """Elect a leader on request. Unclean: any live replica may lead a partition without a leader."""
     if kind == PREFERRED:
         if old.leader == old.replicas[0]:
             raise Refusal(ErrorCode.ELECTION_NOT_NEEDED, f"broker {old.leader} leads and is preferred")

@@ -3,7 +3,7 @@
 import pytest
 
 from ottla.config.broker import BrokerConfig
-from ottla.controller.wanted_elections import PREFERRED, UNCLEAN, balance, elect
+from ottla.controller.preferred_election import PREFERRED, UNCLEAN, balance, elect
 from ottla.metadata import records as r
 from ottla.model.errors import ErrorCode, Refusal
 from tests.controller.making import CONFIG, PAGE_CACHE, after, cluster, only, part, state
