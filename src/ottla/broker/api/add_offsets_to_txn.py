@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.shared.api_table import Response, serves
+from ottla.broker.api.shared.api_table import Result, serves
 from ottla.broker.api.shared.group_requests import Answering
 from ottla.broker.api.shared.txn_requests import find_shard
 from ottla.model.errors import ErrorCode, Refusal
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @serves(25)
-def add_offsets_to_txn(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+def add_offsets_to_txn(broker: Broker, call: Call, request: Any, now_ms: int) -> Result:
     if not request.group_id or not is_name(request.group_id):
         return {"error_code": ErrorCode.INVALID_GROUP_ID}
     try:

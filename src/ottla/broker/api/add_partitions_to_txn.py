@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.broker.api.shared.api_table import Response, serves
+from ottla.broker.api.shared.api_table import Response, Result, serves
 from ottla.broker.api.shared.cluster_action import is_broker
 from ottla.broker.api.shared.group_requests import Gathering
 from ottla.broker.api.shared.txn_requests import find_shard, places_of, results_of
@@ -31,7 +31,7 @@ _AT_ONCE_MAX: Final = 2_000
 
 
 @serves(24, rows_max=ROWS_PER_WRITE_MAX)
-def add_partitions_to_txn(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+def add_partitions_to_txn(broker: Broker, call: Call, request: Any, now_ms: int) -> Result:
     version = call.version
     if version >= BY_LEADERS_SINCE:
         if not is_broker(broker, call):
@@ -75,7 +75,7 @@ def _add_later(broker: Broker, asked: list[Add], gathering: Gathering) -> Work:
     return _add_all(broker, asked, gathering)
 
 
-def _add_all(broker: Broker, asked: list[Add], gathering: Gathering) -> Response:
+def _add_all(broker: Broker, asked: list[Add], gathering: Gathering) -> Result:
     for at, each in enumerate(asked):
 
         def refusal(code: ErrorCode, each: Add = each) -> Response:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.shared.api_table import Response, serves
+from ottla.broker.api.shared.api_table import Response, Result, serves
 from ottla.broker.api.shared.controller_decisions import answer_committed, asked_in_vain
 from ottla.controller.isr import ANY_EPOCH, Wish, alter_isr
 from ottla.controller.leader_election import Rules, rules_of
@@ -29,7 +29,7 @@ _RECOVERED = 0
 
 
 @serves(56)
-def alter_partition(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+def alter_partition(broker: Broker, call: Call, request: Any, now_ms: int) -> Result:
     problem = asked_in_vain(broker, call, request.broker_id, request.broker_epoch)
     if problem is not None:
         return _failed(problem)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.api.describe_groups import GROUP_OPERATIONS, NOT_ASKED
-from ottla.broker.api.shared.api_table import Response, serves
+from ottla.broker.api.shared.api_table import Result, serves
 from ottla.broker.api.shared.group_requests import Gathering, check_still_here, find_shard
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.ports.coordination import Decision
@@ -24,7 +24,7 @@ _ROW_COST: Final = 3
 
 
 @serves(69)
-def consumer_group_describe(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+def consumer_group_describe(broker: Broker, call: Call, request: Any, now_ms: int) -> Result:
     operations = {
         "authorized_operations": GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
     }

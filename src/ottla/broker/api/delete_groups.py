@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.shared.api_table import Response, serves
+from ottla.broker.api.shared.api_table import Response, Result, serves
 from ottla.broker.api.shared.group_requests import Gathering, find_shard
 from ottla.model.errors import ErrorCode, Refusal
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @serves(42)
-def delete_groups(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+def delete_groups(broker: Broker, call: Call, request: Any, now_ms: int) -> Result:
     return broker.slices.answer(call, _deleted(broker, call, list(dict.fromkeys(request.groups_names))))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.shared.api_table import Response, serves
+from ottla.broker.api.shared.api_table import Result, serves
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.ports.disk import DiskError
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @serves(21)
-def delete_records(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+def delete_records(broker: Broker, call: Call, request: Any, now_ms: int) -> Result:
     return broker.slices.answer(call, _deleted(broker, request))
 
 

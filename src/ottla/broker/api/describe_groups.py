@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.broker.api.shared.api_table import Response, serves
+from ottla.broker.api.shared.api_table import Response, Result, serves
 from ottla.broker.api.shared.group_requests import Gathering, find_shard
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.ports.coordination import Decision
@@ -26,7 +26,7 @@ GROUP_OPERATIONS: Final = sum(1 << operation for operation in (3, 6, 8, 10, 11))
 
 
 @serves(15)
-def describe_groups(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+def describe_groups(broker: Broker, call: Call, request: Any, now_ms: int) -> Result:
     asks = call.version >= 3 and request.include_authorized_operations
     operations = {"authorized_operations": GROUP_OPERATIONS if asks else NOT_ASKED}
     return broker.slices.answer(

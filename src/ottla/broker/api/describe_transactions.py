@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.shared.api_table import Response, serves
+from ottla.broker.api.shared.api_table import Response, Result, serves
 from ottla.broker.api.shared.group_requests import Gathering
 from ottla.broker.api.shared.txn_requests import find_shard
 from ottla.model.errors import ErrorCode, Refusal
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @serves(65)
-def describe_transactions(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+def describe_transactions(broker: Broker, call: Call, request: Any, now_ms: int) -> Result:
     asked = list(dict.fromkeys(request.transactional_ids))
     return broker.slices.answer(call, _described(broker, call, asked))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.shared.api_table import Response, serves
+from ottla.broker.api.shared.api_table import Result, serves
 from ottla.broker.api.shared.group_requests import Answering
 from ottla.broker.api.shared.txn_requests import find_shard
 from ottla.model.errors import Refusal
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @serves(26)
-def end_txn(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+def end_txn(broker: Broker, call: Call, request: Any, now_ms: int) -> Result:
     try:
         shard = find_shard(broker, request.transactional_id)
     except Refusal as refusal:

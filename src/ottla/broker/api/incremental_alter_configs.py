@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.shared.api_table import Response, serves
+from ottla.broker.api.shared.api_table import Result, serves
 from ottla.broker.api.shared.config_changes import RESOURCE_COST, changed, difference
 from ottla.broker.api.shared.proposals import Change, Proposals, refused
 from ottla.metadata.image import NO_CONFIG
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @serves(44, by_controller=True)
-def incremental_alter_configs(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+def incremental_alter_configs(broker: Broker, call: Call, request: Any, now_ms: int) -> Result:
     return broker.slices.answer(call, _altered(broker, call, request))
 
 

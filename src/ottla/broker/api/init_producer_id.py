@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.shared.api_table import Response, serves
+from ottla.broker.api.shared.api_table import Result, serves
 from ottla.broker.api.shared.group_requests import Answering, milliseconds
 from ottla.broker.api.shared.txn_requests import find_shard
 from ottla.model.errors import ErrorCode, Refusal
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @serves(22)
-def init_producer_id(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+def init_producer_id(broker: Broker, call: Call, request: Any, now_ms: int) -> Result:
     if request.transactional_id == "":
         return refused(ErrorCode.INVALID_REQUEST)
     if request.transactional_id is not None:
@@ -42,7 +42,7 @@ def init_producer_id(broker: Broker, call: Call, request: Any, now_ms: int) -> R
     return reply.outcome
 
 
-def _init_transactional(broker: Broker, call: Call, request: Any) -> Response:
+def _init_transactional(broker: Broker, call: Call, request: Any) -> Result:
     try:
         shard = find_shard(broker, request.transactional_id)
     except Refusal as refusal:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.shared.api_table import Response, serves
+from ottla.broker.api.shared.api_table import Response, Result, serves
 from ottla.broker.api.shared.group_requests import Answering, find_shard, milliseconds
 from ottla.groups.classic import Join
 from ottla.model.errors import ErrorCode, Refusal
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @serves(11, by_client=True)
-def join_group(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+def join_group(broker: Broker, call: Call, request: Any, now_ms: int) -> Result:
     def refusal(code: ErrorCode) -> Response:
         return {
             "error_code": code, "member_id": request.member_id, "generation_id": -1, "leader": "", "members": [],

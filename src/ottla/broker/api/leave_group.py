@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.shared.api_table import Response, serves
+from ottla.broker.api.shared.api_table import Response, Result, serves
 from ottla.broker.api.shared.group_requests import Answering, find_shard
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.model.limits import ROWS_PER_WRITE_MAX
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @serves(13, rows_max=ROWS_PER_WRITE_MAX)
-def leave_group(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+def leave_group(broker: Broker, call: Call, request: Any, now_ms: int) -> Result:
     try:
         shard = find_shard(broker, request.group_id, writes=True)
     except Refusal as refused:

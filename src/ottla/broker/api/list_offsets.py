@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.broker.api.shared.api_table import Response, serves
+from ottla.broker.api.shared.api_table import Result, serves
 from ottla.model.errors import ErrorCode
 from ottla.model.steps import Steps
 from ottla.ports.disk import DiskError
@@ -37,7 +37,7 @@ _SINCE: Final = {_LATEST: 0, _EARLIEST: 0, _NEWEST: 7, _EARLIEST_LOCAL: 8, -5: 9
 
 
 @serves(2)
-def list_offsets(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+def list_offsets(broker: Broker, call: Call, request: Any, now_ms: int) -> Result:
     return broker.slices.answer(call, _listed(broker, call, request))
 
 

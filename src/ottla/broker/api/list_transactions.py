@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.shared.api_table import Response, serves
+from ottla.broker.api.shared.api_table import Response, Result, serves
 from ottla.broker.api.shared.group_requests import Gathering
 from ottla.groups.regex import BadPattern, compiled
 from ottla.model.errors import ErrorCode
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @serves(66)
-def list_transactions(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+def list_transactions(broker: Broker, call: Call, request: Any, now_ms: int) -> Result:
     transactions = broker.transactions
     if transactions.is_loading:
         transactions.load_now()

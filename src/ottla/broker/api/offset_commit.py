@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.broker.api.shared.api_table import SILENT, WAIT, Response, serves
+from ottla.broker.api.shared.api_table import NoResponse, Response, Result, serves
 from ottla.broker.api.shared.group_requests import find_shard, milliseconds
 from ottla.groups.formats import Encoded, encode
 from ottla.groups.shard import Commit
@@ -58,7 +58,7 @@ class Committing:
 
 
 @serves(8, rows_max=ROWS_PER_WRITE_MAX)
-def offset_commit(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+def offset_commit(broker: Broker, call: Call, request: Any, now_ms: int) -> Result:
     version = call.entry.version
     group_id = request.group_id
     try:
@@ -68,11 +68,11 @@ def offset_commit(broker: Broker, call: Call, request: Any, now_ms: int) -> Resp
 
             def again() -> None:
                 response = offset_commit(broker, call, request, broker.now_ms)
-                if response is not WAIT and response is not SILENT:
+                if not isinstance(response, NoResponse):
                     broker.answer(call, response)
 
             if broker.groups.wait_for_load(group_id, again):
-                return WAIT
+                return NoResponse.LATER
         return _refusal(call, request, refused.code)
     if is_long(request):
         return broker.slices.answer(call, _committed_in_slices(broker, call, request))
@@ -97,7 +97,7 @@ def offset_commit(broker: Broker, call: Call, request: Any, now_ms: int) -> Resp
     shard.commit(
         group_id, good, broker.wall_ms + retention_ms if retention_ms >= 0 else -1, (reply, response)
     )
-    return SILENT if reply.is_answered else WAIT
+    return NoResponse.DONE if reply.is_answered else NoResponse.LATER
 
 
 def is_long(request: Any) -> bool:
@@ -134,7 +134,7 @@ def _committed_in_slices(broker: Broker, call: Call, request: Any) -> Work:
         return response
     reply = Committing(broker, call, request, None)
     shard.commit_encoded(group_id, records, encoded, (reply, response))
-    return SILENT if reply.is_answered else WAIT
+    return NoResponse.DONE if reply.is_answered else NoResponse.LATER
 
 
 def _only(broker: Broker, version: int, request: Any) -> Commit | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.shared.api_table import Response, serves
+from ottla.broker.api.shared.api_table import Response, Result, serves
 from ottla.broker.api.shared.group_requests import Gathering, check_still_here, find_shard
 from ottla.groups.formats import NO_ID
 from ottla.model.errors import ErrorCode, Refusal
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @serves(9)
-def offset_fetch(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+def offset_fetch(broker: Broker, call: Call, request: Any, now_ms: int) -> Result:
     return broker.slices.answer(call, _all_fetched(broker, call, request, now_ms))
 
 

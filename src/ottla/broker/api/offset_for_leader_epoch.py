@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.shared.api_table import Response, serves
+from ottla.broker.api.shared.api_table import Result, serves
 from ottla.model.errors import ErrorCode
 from ottla.ports.disk import DiskError
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @serves(23)
-def offset_for_leader_epoch(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+def offset_for_leader_epoch(broker: Broker, call: Call, request: Any, now_ms: int) -> Result:
     return broker.slices.answer(call, _found(broker, request))
 
 

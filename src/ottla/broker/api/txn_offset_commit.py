@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.api.offset_commit import is_long, sorted_out, sorted_out_in_steps
-from ottla.broker.api.shared.api_table import Response, serves
+from ottla.broker.api.shared.api_table import Response, Result, serves
 from ottla.broker.api.shared.group_requests import Answering
 from ottla.broker.coordinators.group_coordinator import OFFSETS_TOPIC
 from ottla.broker.coordinators.txn_verification import Producer
@@ -54,7 +54,7 @@ _TOLD: Final = {
 
 
 @serves(28, rows_max=ROWS_PER_WRITE_MAX)
-def txn_offset_commit(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+def txn_offset_commit(broker: Broker, call: Call, request: Any, now_ms: int) -> Result:
     return _Committing(broker, call, request).begin()
 
 
@@ -70,7 +70,7 @@ class _Committing:
         self._reply = Answering(broker, call, self._refusal)
         self._is_long = is_long(request)
 
-    def begin(self) -> Response:
+    def begin(self) -> Result:
         self._verify()
         return self._reply.outcome
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.broker.api.shared.api_table import Response, serves
+from ottla.broker.api.shared.api_table import Result, serves
 from ottla.broker.api.shared.group_requests import Gathering
 from ottla.broker.coordinators.txn_markers import Abort
 from ottla.model.errors import ErrorCode
@@ -31,7 +31,7 @@ _VERSIONED: Final = 2
 
 
 @serves(27, rows_max=ROWS_PER_WRITE_MAX)
-def write_txn_markers(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+def write_txn_markers(broker: Broker, call: Call, request: Any, now_ms: int) -> Result:
     return broker.slices.answer(call, _written(broker, call, request))
 
 

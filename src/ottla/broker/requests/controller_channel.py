@@ -20,7 +20,7 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from ottla.broker.api import envelope
-from ottla.broker.api.shared.api_table import WAIT, Response
+from ottla.broker.api.shared.api_table import NoResponse, Response, Result
 from ottla.broker.api.shared.proposals import limit_ms as commit_limit_ms
 from ottla.broker.requests.connection import Enclosed
 from ottla.broker.requests.headers import REQUEST_HEADER
@@ -174,7 +174,7 @@ class ControllerChannel:
 
     # --- clients' requests ------------------------------------------------------------------------------------
 
-    def forward(self, call: Call, frame: memoryview, request: Any) -> Response:
+    def forward(self, call: Call, frame: memoryview, request: Any) -> Result:
         """Have the controller answer a client's request; its frame is copied here."""
         kept = bytes(frame)
         client = _address_bytes(call.connection.peer)
@@ -198,7 +198,7 @@ class ControllerChannel:
 
         attempts = self._begin(ask, done, limit_ms)
         call.abandon = attempts.stop
-        return WAIT
+        return NoResponse.LATER
 
     def _ask_enclosed(self, frame: bytes, client: bytes, done: Done) -> bool:
         """One attempt; whether anything was sent."""

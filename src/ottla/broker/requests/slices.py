@@ -28,7 +28,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from ottla.broker.api.shared.api_table import SILENT, WAIT, Response
+from ottla.broker.api.shared.api_table import NoResponse, Response, Result
 from ottla.broker.requests.connection import Enclosed
 from ottla.model.limits import ANSWER_BYTES_MAX
 from ottla.model.steps import SLICE_COST, Step, Steps, attempt
@@ -47,8 +47,8 @@ _ACTIVE_MAX: Final = 4
 _TRIAL_COST: Final = 50
 
 Done: TypeAlias = Callable[[Any, Exception | None], None]
-#: What a handler works on; returns the response (or WAIT or SILENT, if it sees to the answer itself).
-Work: TypeAlias = Steps[Response]
+#: The steps of a handler. They return its response, or a `NoResponse`.
+Work: TypeAlias = Steps[Result]
 Rows: TypeAlias = list[dict[str, Any]]
 
 
@@ -102,8 +102,8 @@ class Slices:
 
     # --- answers ------------------------------------------------------------------------------------------------
 
-    def answer(self, call: Call, work: Work, field: str | None = None, rows: Rows | None = None) -> Response:
-        """What a handler returns: the response if it is done soon, else WAIT.
+    def answer(self, call: Call, work: Work, field: str | None = None, rows: Rows | None = None) -> Result:
+        """What a handler returns: the response if it is done soon, else NoResponse.LATER.
 
         `field` names the array of the response to which `rows` belong, which the work fills.
         """
@@ -112,27 +112,29 @@ class Slices:
                 self.begin(self._while_fresh(), _ignore)
             self._fresh.append(_Fresh(call, work, field, rows))
             self._put_off(call, work)
-            return WAIT
+            return NoResponse.LATER
         step: Step = 0
         while self._spent < SLICE_COST:
             try:
                 step = work.send(None)
             except StopIteration as end:
                 self._spent += 1
-                response: Response = end.value
-                return response if field is None else {**response, field: rows}
+                response: Result = end.value
+                if field is None or isinstance(response, NoResponse):
+                    return response
+                return {**response, field: rows}
             if not isinstance(step, int):
                 break
             self._spent += step or 1
         self._wait(call, self._rest(call, work, step, field, rows))
-        return WAIT
+        return NoResponse.LATER
 
     def answer_later(
         self, call: Call, work: Work, field: str | None = None, rows: Rows | None = None
     ) -> None:
         """The same for a call that waits already."""
         response = self.answer(call, work, field, rows)
-        if response is not WAIT and response is not SILENT:
+        if not isinstance(response, NoResponse):
             self._broker.answer(call, response)
 
     def answer_built(self, call: Call, response: Response) -> bool:
@@ -180,7 +182,7 @@ class Slices:
         encoded = EncodedRows()
         rows = rows if rows is not None else []
         row_cls = rows_class(cls, field) if field is not None else None
-        response: Response | None = None
+        response: Result | None = None
         counted = 0
         try:
             while response is None:
@@ -200,7 +202,7 @@ class Slices:
                 # It is memory for an answer, as if it waited to be sent.
                 self._broker.answers.held_bytes += encoded.size - counted
                 counted = encoded.size
-            if response is not WAIT and response is not SILENT:
+            if not isinstance(response, NoResponse):
                 yield from self._encoded(call, response if field is None else {**response, field: encoded})
         finally:
             self._broker.answers.held_bytes -= counted
@@ -231,8 +233,8 @@ class Slices:
                     break
                 cost += step or 1
         except StopIteration as end:
-            response: Response = end.value
-            if response is not WAIT and response is not SILENT:
+            response: Result = end.value
+            if not isinstance(response, NoResponse):
                 self._broker.answer(call, response if field is None else {**response, field: rows})
         except Exception as error:
             self.failed(call, error)

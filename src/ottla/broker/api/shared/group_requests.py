@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.broker.api.shared.api_table import SILENT, WAIT, Response
+from ottla.broker.api.shared.api_table import NoResponse, Response, Result
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.model.strings import is_name
 
@@ -40,9 +40,9 @@ class Answering:
         self.answer(self._refusal(code))
 
     @property
-    def outcome(self) -> Response:
+    def outcome(self) -> Result:
         """What the handler returns."""
-        return SILENT if self._is_answered else WAIT
+        return NoResponse.DONE if self._is_answered else NoResponse.LATER
 
 
 class Gathering:
@@ -77,10 +77,10 @@ class Gathering:
         return self._broker.slices.answer_built(self._call, self._finish(self._rows))
 
     @property
-    def outcome(self) -> Response:
+    def outcome(self) -> Result:
         """What the handler returns, when it has asked for all rows."""
         self._is_handled = True
-        return SILENT if not self._left and self._answer() else WAIT
+        return NoResponse.DONE if not self._left and self._answer() else NoResponse.LATER
 
 
 class Row:
