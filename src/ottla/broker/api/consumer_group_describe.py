@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.api.describe_groups import GROUP_OPERATIONS, NOT_ASKED
 from ottla.broker.api.shared.api_table import Result, serves
-from ottla.broker.api.shared.group_requests import Gathering, check_still_here, find_shard
+from ottla.broker.api.shared.group_requests import CombinedReply, check_still_here, find_shard
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.ports.coordination import Decision
 
@@ -35,7 +35,7 @@ def consumer_group_describe(broker: Broker, call: Call, request: Any, now_ms: in
 
 def _described(broker: Broker, call: Call, groups: list[str], operations: dict[str, int]) -> Work:
     # A group that is named more than once is described once.
-    gathering = Gathering(broker, call, len(groups), lambda rows: {"groups": rows})
+    combined = CombinedReply(broker, call, len(groups), lambda rows: {"groups": rows})
     for at, group_id in enumerate(groups):
 
         def refusal(code: ErrorCode, group_id: str = group_id, message: str | None = None) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def _described(broker: Broker, call: Call, groups: list[str], operations: dict[s
                 "assignment_epoch": 0, "assignor_name": "", "members": [],
             }  # fmt: skip
 
-        row = gathering.row(at, refusal)
+        row = combined.row(at, refusal)
         try:
             shard = find_shard(broker, group_id)
         except Refusal as refused:
@@ -64,4 +64,4 @@ def _described(broker: Broker, call: Call, groups: list[str], operations: dict[s
             continue
         shard.host.decided(Decision(answers=[(row, found)], is_read=True))
         yield _ROW_COST
-    return gathering.outcome
+    return combined.outcome

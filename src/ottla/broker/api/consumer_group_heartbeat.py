@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.api.shared.api_table import Response, Result, serves
-from ottla.broker.api.shared.group_requests import Answering, find_shard, milliseconds
+from ottla.broker.api.shared.group_requests import CoordinatorReply, find_shard, milliseconds
 from ottla.groups.consumer import JOINING, Again, Heartbeat
 from ottla.model.assignors import Places
 from ottla.model.errors import ErrorCode, Refusal
@@ -43,7 +43,7 @@ def consumer_group_heartbeat(broker: Broker, call: Call, request: Any, now_ms: i
     member_id = request.member_id
     if not member_id and call.version == 0 and request.member_epoch == JOINING:
         member_id = shard.host.unique()
-    reply = Answering(broker, call, refusal)
+    reply = CoordinatorReply(broker, call, refusal)
     heartbeat = _heartbeat(broker, call, request, member_id)
 
     def hear(again: Again | None) -> Result:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.shared.api_table import Result, serves
-from ottla.broker.api.shared.group_requests import Answering, milliseconds
+from ottla.broker.api.shared.group_requests import CoordinatorReply, milliseconds
 from ottla.broker.api.shared.txn_requests import find_shard
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.transactions.formats import NO_EPOCH, NO_ID
@@ -29,7 +29,7 @@ def init_producer_id(broker: Broker, call: Call, request: Any, now_ms: int) -> R
         return refused(ErrorCode.INVALID_REQUEST)
     if request.transactional_id is not None:
         return _init_transactional(broker, call, request)
-    reply = Answering(broker, call, refused)
+    reply = CoordinatorReply(broker, call, refused)
 
     def given(producer_id: int | None) -> None:
         if producer_id is None:
@@ -52,6 +52,6 @@ def _init_transactional(broker: Broker, call: Call, request: Any) -> Result:
         getattr(request, "producer_epoch", NO_EPOCH), getattr(request, "enable2_pc", False),
         getattr(request, "keep_prepared_txn", False), call.version,
     )  # fmt: skip
-    reply = Answering(broker, call, refused)
+    reply = CoordinatorReply(broker, call, refused)
     shard.initializing.init(asked, reply)
     return reply.outcome

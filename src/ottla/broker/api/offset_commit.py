@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _BY_ID: Final = 10
 
 
-class Committing:
+class CommitReply:
     """The answer to one commit, once it counts: `frame` if it is packed already, else the rows of its partitions."""
 
     __slots__ = ("_broker", "_call", "_frame", "_request", "is_answered")
@@ -93,7 +93,7 @@ def offset_commit(broker: Broker, call: Call, request: Any, now_ms: int) -> Resu
     if not shard.takes_offsets(group_id, good, now_ms):
         return _refusal(call, request, ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
     retention_ms = milliseconds(request.retention_time) if 2 <= version <= 4 else -1
-    reply = Committing(broker, call, request, frame)
+    reply = CommitReply(broker, call, request, frame)
     shard.commit(
         group_id, good, broker.wall_ms + retention_ms if retention_ms >= 0 else -1, (reply, response)
     )
@@ -132,7 +132,7 @@ def _committed_in_slices(broker: Broker, call: Call, request: Any) -> Work:
         return _refusal(call, request, code)
     if not good:
         return response
-    reply = Committing(broker, call, request, None)
+    reply = CommitReply(broker, call, request, None)
     shard.commit_encoded(group_id, records, encoded, (reply, response))
     return NoResponse.DONE if reply.is_answered else NoResponse.LATER
 

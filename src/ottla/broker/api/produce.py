@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ottla.broker.api.shared.api_table import NoResponse, Response, Result, serves
 from ottla.broker.api.shared.transactional_produce import (
     ADDS_SINCE,
-    Transactional,
+    TransactionalProduce,
     has_transactional,
     refused_all,
 )
@@ -98,7 +98,7 @@ def produce(
                 return _enqueue(broker, call, request)
         if transactional and refused is None:
             append: Callable[..., Result] = produce
-            return Transactional(
+            return TransactionalProduce(
                 broker, call, request, partial(append, queued=queued, is_last=is_last)
             ).begin()
         seen = set()

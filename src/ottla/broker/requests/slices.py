@@ -29,7 +29,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from ottla.broker.api.shared.api_table import NoResponse, Response, Result
-from ottla.broker.requests.connection import Enclosed
+from ottla.broker.requests.connection import EnclosedConnection
 from ottla.model.limits import ANSWER_BYTES_MAX
 from ottla.model.steps import SLICE_COST, Step, Steps, attempt
 from ottla.ports.effects import PAUSE
@@ -64,7 +64,7 @@ class _Task(NamedTuple):
     error: Exception | None = None
 
 
-class _Fresh(NamedTuple):
+class _NewRequest(NamedTuple):
     """A request that was not begun yet."""
 
     call: Call
@@ -89,7 +89,7 @@ class Slices:
         self._active = 0
         self._line: deque[tuple[Call, Steps[None]]] = deque()
         #: Requests that are tried first. While there are any, a task that does nothing keeps the turns coming.
-        self._fresh: deque[_Fresh] = deque()
+        self._new: deque[_NewRequest] = deque()
 
     def charge(self, cost: int) -> None:
         """The work that is under way costs more than its steps say."""
@@ -108,9 +108,9 @@ class Slices:
         `field` names the array of the response to which `rows` belong, which the work fills.
         """
         if self._spent >= SLICE_COST:
-            if not self._fresh:
-                self.begin(self._while_fresh(), _ignore)
-            self._fresh.append(_Fresh(call, work, field, rows))
+            if not self._new:
+                self.begin(self._while_new(), _ignore)
+            self._new.append(_NewRequest(call, work, field, rows))
             self._put_off(call, work)
             return NoResponse.LATER
         step: Step = 0
@@ -153,7 +153,7 @@ class Slices:
     def _put_off(self, call: Call, steps: Steps[Any]) -> None:
         call.abandon = steps.close
         connection = call.connection
-        if not connection.paused and not isinstance(connection, Enclosed):
+        if not connection.paused and not isinstance(connection, EnclosedConnection):
             connection.paused = True
             self._broker.outbox.append((PAUSE, connection))
 
@@ -214,13 +214,13 @@ class Slices:
 
     # --- requests that were not begun yet -------------------------------------------------------------------------
 
-    def _while_fresh(self) -> Steps[None]:
-        while self._fresh:
+    def _while_new(self) -> Steps[None]:
+        while self._new:
             yield 1
 
-    def _try(self, fresh: _Fresh) -> int:
+    def _try(self, new: _NewRequest) -> int:
         """Answer it if it is short, else it waits in line; what that cost."""
-        call, work, field, rows = fresh
+        call, work, field, rows = new
         if call.connection.closed:
             return 1
         call.abandon = None
@@ -248,8 +248,8 @@ class Slices:
         self._spent = 0
         budget = SLICE_COST
         # A quarter is left for the long ones.
-        while self._fresh and budget > SLICE_COST // 4:
-            budget -= self._try(self._fresh.popleft())
+        while self._new and budget > SLICE_COST // 4:
+            budget -= self._try(self._new.popleft())
         tasks = self.tasks
         while tasks and budget > 0:
             task = tasks.popleft()

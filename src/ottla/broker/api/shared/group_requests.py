@@ -1,7 +1,7 @@
 """What the APIs of groups share: finding a group's shard, and answers that come later, or in parts.
 
 A coordinator's answer may come at once, or when others have joined, or when a batch counts; it may be refused when the partition
-moves. `Answering` is the reply of one request; `Gathering` that of one that asks about many groups, each a part of it.
+moves. `CoordinatorReply` is the reply of one request; `CombinedReply` that of one that asks about many groups, each a part of it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
-class Answering:
+class CoordinatorReply:
     """The answer to one request. `refusal(code)` is an error in the shape of its API."""
 
     __slots__ = ("_broker", "_call", "_is_answered", "_refusal")
@@ -45,7 +45,7 @@ class Answering:
         return NoResponse.DONE if self._is_answered else NoResponse.LATER
 
 
-class Gathering:
+class CombinedReply:
     """The answer to a request about many groups: a row each, in the request's order.
 
     It leaves when all rows are there, and not before the handler is done and has asked for the `outcome`: a handler that works in
@@ -64,8 +64,8 @@ class Gathering:
         self._left = count
         self._finish = finish
 
-    def row(self, at: int, refusal: Callable[[ErrorCode], Any]) -> Row:
-        return Row(self, at, refusal)
+    def row(self, at: int, refusal: Callable[[ErrorCode], Any]) -> RowReply:
+        return RowReply(self, at, refusal)
 
     def fill(self, at: int, row: Any) -> None:
         self._rows[at] = row
@@ -83,21 +83,21 @@ class Gathering:
         return NoResponse.DONE if not self._left and self._answer() else NoResponse.LATER
 
 
-class Row:
+class RowReply:
     """One part of a gathered answer."""
 
-    __slots__ = ("_at", "_gathering", "_refusal")
+    __slots__ = ("_at", "_combined", "_refusal")
 
-    def __init__(self, gathering: Gathering, at: int, refusal: Callable[[ErrorCode], Any]) -> None:
-        self._gathering = gathering
+    def __init__(self, combined: CombinedReply, at: int, refusal: Callable[[ErrorCode], Any]) -> None:
+        self._combined = combined
         self._at = at
         self._refusal = refusal
 
     def answer(self, response: Mapping[str, Any]) -> None:
-        self._gathering.fill(self._at, response)
+        self._combined.fill(self._at, response)
 
     def refuse(self, code: ErrorCode) -> None:
-        self._gathering.fill(self._at, self._refusal(code))
+        self._combined.fill(self._at, self._refusal(code))
 
 
 def find_shard(broker: Broker, group_id: str, *, writes: bool = False, may_be_empty: bool = False) -> Shard:

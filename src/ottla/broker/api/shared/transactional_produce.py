@@ -54,7 +54,7 @@ _PASSING: Final = frozenset(
 NOBODY: Final[Mapping[Any, Refusal]] = {}
 
 
-class Transactional:
+class TransactionalProduce:
     """One request, from its first look to its appends: `append(broker, call, request, now_ms, refused)`."""
 
     __slots__ = (
