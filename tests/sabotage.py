@@ -83,7 +83,7 @@ class Sabotage:
                 self.at(f"handler {api.key}")
                 response = api.handler(broker, call, request, now_ms, *more)
                 # Half-way, as far as anybody can tell: it has done everything but answer.
-                if response is not api_table.SILENT:
+                if response is not api_table.NoResponse.DONE:
                     self.at(f"handled {api.key}")
                 return response
 

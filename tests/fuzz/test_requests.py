@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.api.shared.api_table import APIS, SILENT
+from ottla.broker.api.shared.api_table import APIS, NoResponse
 from ottla.broker.coordinators.group_coordinator import OFFSETS_TOPIC
 from ottla.groups.classic_group import ClassicGroup
 from ottla.groups.consumer_group import ConsumerGroup
@@ -85,7 +85,7 @@ def test_an_answer_of_another_version_is_found(monkeypatch: pytest.MonkeyPatch) 
     def longer(broker: Any, call: Any, request: Any, now_ms: int) -> Any:
         body = call.entry.encode(real(broker, call, request, now_ms)) + b"\0"
         broker.reply(call, [struct.pack(">iib", len(body) + 5, call.correlation_id, 0) + body])
-        return SILENT
+        return NoResponse.DONE
 
     break_api(monkeypatch, 60, longer)
     with pytest.raises(Failed, match=r"API 60 version . *: 1 bytes after the answer"):

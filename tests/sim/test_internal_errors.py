@@ -70,5 +70,5 @@ def test_a_cluster_outlives_errors_everywhere(monkeypatch: pytest.MonkeyPatch) -
 def test_all_classes_with_deadlines_are_known() -> None:
     """A new place is sabotaged above; here a person checks once that its failure leaves nobody waiting."""
     assert {each.__name__ for each in timed_classes()} == {
-        "Alarm", "Attempts", "ClassicMember", "CommitWait", "ConsumerMember", "DelayedProduce", "FetchSession", "Held", "Later", "PartitionWalk", "Periodic",
+        "Alarm", "Attempts", "ClassicMember", "CommitWait", "ConsumerMember", "DelayedProduce", "FetchSession", "HeldRequest", "Later", "PartitionWalk", "Periodic",
     }  # fmt: skip

@@ -93,7 +93,10 @@ def test_a_full_disk_refuses_and_resumes() -> None:
         outcome = run(seed, Options(faults=("full",), endings=("cut", "kill", "stop")), traced=True)
         text = "\n".join(outcome.trace)
         refused += "kafka_storage_error" in text
-        resumed += "there is disk space again" in text and " is at " in text.rpartition("there is disk space again")[2]
+        resumed += (
+            "there is disk space again" in text
+            and " is at " in text.rpartition("there is disk space again")[2]
+        )
     assert refused > 5 and resumed > 5
 
 

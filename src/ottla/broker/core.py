@@ -26,7 +26,7 @@ from functools import partial
 from typing import Any, Final
 
 from ottla.broker import api as _api
-from ottla.broker.api.shared.api_table import APIS, SILENT, WAIT, Entry, entry_for
+from ottla.broker.api.shared.api_table import APIS, Entry, NoResponse, entry_for
 from ottla.broker.cluster.broker_lifecycle import BrokerLifecycle
 from ottla.broker.cluster.controller_driver import ControllerDriver
 from ottla.broker.coordinators.coordinator_partition import CoordinatorPartition
@@ -75,6 +75,9 @@ from ottla.security.cluster_secret import ClusterSecret
 from ottla.wire.decode import MalformedMessage, TooManyRows, decode_request
 from ottla.wire.frames import after_tags
 
+# Members of the enum as globals: on the produce and fetch paths an enum look-up would be one more.
+_LATER: Final = NoResponse.LATER
+_DONE: Final = NoResponse.DONE
 #: Upper bound on the set of messages already logged once: some name offsets, so their number has no end.
 _LOGGED_ONCE_MAX: Final = 1000
 #: Waiting fetches that one call of `settle` answers, so that a fan-out does not delay the next produce.
@@ -295,9 +298,9 @@ class Broker:
         call = Call(connection, entry, correlation_id)
         try:
             response = entry.handler(self, call, request, now_ms)
-            if response is WAIT:
+            if response is _LATER:
                 self._queue(call)
-            elif response is not SILENT:
+            elif response is not _DONE:
                 self.answer(call, response)
         except Exception as error:
             what = f"API {key} version {version} from {connection.peer}"

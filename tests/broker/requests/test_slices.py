@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ottla.broker.requests import slices
-from ottla.broker.requests.connection import Enclosed
+from ottla.broker.requests.connection import EnclosedConnection
 from ottla.metadata import records as r
 from ottla.wire.encode import request_encoder
 from testkit.fuzz.valid_requests import frame_of
@@ -122,7 +122,7 @@ def test_a_request_in_an_envelope_is_answered_too(driver: Any) -> None:
     inner = driver.broker.controller_channel.serve(
         "a broker", frame, lambda data, _error: answers.append(data)
     )
-    assert isinstance(inner, Enclosed) and not answers
+    assert isinstance(inner, EnclosedConnection) and not answers
     driver.turn()
     assert len(answers) == 1 and answers[0] is not None
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.shared.api_table import Response, serves
-from ottla.broker.api.shared.group_requests import Answering
+from ottla.broker.api.shared.api_table import Result, serves
+from ottla.broker.api.shared.group_requests import CoordinatorReply
 from ottla.broker.api.shared.txn_requests import find_shard
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.model.strings import is_name
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 @serves(25)
-def add_offsets_to_txn(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+def add_offsets_to_txn(broker: Broker, call: Call, request: Any, now_ms: int) -> Result:
     if not request.group_id or not is_name(request.group_id):
         return {"error_code": ErrorCode.INVALID_GROUP_ID}
     try:
         shard = find_shard(broker, request.transactional_id)
     except Refusal as refused:
         return {"error_code": refused.code}
-    reply = Answering(broker, call, lambda code: {"error_code": code})
+    reply = CoordinatorReply(broker, call, lambda code: {"error_code": code})
     if broker.groups.topic in broker.image.topics:
         _add(call, request, shard, reply)
         return reply.outcome
@@ -44,7 +44,7 @@ def add_offsets_to_txn(broker: Broker, call: Call, request: Any, now_ms: int) ->
     return reply.outcome
 
 
-def _add(call: Call, request: Any, shard: Shard, reply: Answering) -> None:
+def _add(call: Call, request: Any, shard: Shard, reply: CoordinatorReply) -> None:
     asked = Add(
         request.transactional_id, request.producer_id, request.producer_epoch, frozenset(), call.version
     )

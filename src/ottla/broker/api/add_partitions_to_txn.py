@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.broker.api.shared.api_table import Response, serves
+from ottla.broker.api.shared.api_table import Response, Result, serves
 from ottla.broker.api.shared.cluster_action import is_broker
-from ottla.broker.api.shared.group_requests import Gathering
+from ottla.broker.api.shared.group_requests import CombinedReply
 from ottla.broker.api.shared.txn_requests import find_shard, places_of, results_of
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.model.limits import ROWS_PER_WRITE_MAX
@@ -31,7 +31,7 @@ _AT_ONCE_MAX: Final = 2_000
 
 
 @serves(24, rows_max=ROWS_PER_WRITE_MAX)
-def add_partitions_to_txn(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+def add_partitions_to_txn(broker: Broker, call: Call, request: Any, now_ms: int) -> Result:
     version = call.version
     if version >= BY_LEADERS_SINCE:
         if not is_broker(broker, call):
@@ -63,26 +63,26 @@ def add_partitions_to_txn(broker: Broker, call: Call, request: Any, now_ms: int)
             ],
         }
 
-    gathering = Gathering(broker, call, len(asked), finish)
+    combined = CombinedReply(broker, call, len(asked), finish)
     if sum(len(each.partitions) for each in asked) > _AT_ONCE_MAX:
-        return broker.slices.answer(call, _add_later(broker, asked, gathering))
-    return _add_all(broker, asked, gathering)
+        return broker.slices.answer(call, _add_later(broker, asked, combined))
+    return _add_all(broker, asked, combined)
 
 
-def _add_later(broker: Broker, asked: list[Add], gathering: Gathering) -> Work:
+def _add_later(broker: Broker, asked: list[Add], combined: CombinedReply) -> Work:
     # Reading a long request takes as long as what follows: not both in one turn.
     yield 2 * STEP_COST
-    return _add_all(broker, asked, gathering)
+    return _add_all(broker, asked, combined)
 
 
-def _add_all(broker: Broker, asked: list[Add], gathering: Gathering) -> Response:
+def _add_all(broker: Broker, asked: list[Add], combined: CombinedReply) -> Result:
     for at, each in enumerate(asked):
 
         def refusal(code: ErrorCode, each: Add = each) -> Response:
             return {"partitions": dict.fromkeys(each.partitions, int(code))}
 
-        _add(broker, each, gathering.row(at, refusal))
-    return gathering.outcome
+        _add(broker, each, combined.row(at, refusal))
+    return combined.outcome
 
 
 def _add(broker: Broker, request: Add, reply: Reply) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.shared.api_table import Response, serves
+from ottla.broker.api.shared.api_table import Response, Result, serves
 from ottla.broker.api.shared.controller_decisions import answer_committed, asked_in_vain
 from ottla.metadata import records as r
 from ottla.model.errors import ErrorCode
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @serves(67)
-def allocate_producer_ids(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+def allocate_producer_ids(broker: Broker, call: Call, request: Any, now_ms: int) -> Result:
     problem = asked_in_vain(broker, call, request.broker_id, request.broker_epoch)
     if problem is not None:
         return _failed(problem)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.shared.api_table import Response, serves
+from ottla.broker.api.shared.api_table import Response, Result, serves
 from ottla.broker.api.shared.controller_decisions import answer_committed, asked_in_vain
 from ottla.controller.isr import ANY_EPOCH, Wish, alter_isr
 from ottla.controller.leader_election import Rules, rules_of
@@ -29,23 +29,23 @@ _RECOVERED = 0
 
 
 @serves(56)
-def alter_partition(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+def alter_partition(broker: Broker, call: Call, request: Any, now_ms: int) -> Result:
     problem = asked_in_vain(broker, call, request.broker_id, request.broker_epoch)
     if problem is not None:
         return _failed(problem)
-    altering = _Altering(broker, request.broker_id, call.version)
+    changes = _IsrChanges(broker, request.broker_id, call.version)
     topics = []
     for topic in request.topics:
         topic_id = topic.topic_id.bytes if topic.topic_id is not None else bytes(16)
-        rows = [altering.row(topic_id, wanted) for wanted in topic.partitions]
+        rows = [changes.row(topic_id, wanted) for wanted in topic.partitions]
         topics.append({"topic_id": topic_id, "partitions": rows})
-    records = list(altering.made.values())
+    records = list(changes.made.values())
     return answer_committed(
         broker, call, request, records, lambda: {"error_code": 0, "topics": topics}, _failed
     )
 
 
-class _Altering:
+class _IsrChanges:
     """One request: a partition that it names twice is decided on what became of the first."""
 
     def __init__(self, broker: Broker, leader: int, version: int) -> None:

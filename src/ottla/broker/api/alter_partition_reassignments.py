@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.broker.api.shared.api_table import Response, serves
+from ottla.broker.api.shared.api_table import Response, Result, serves
 from ottla.broker.api.shared.controller_decisions import Decisions
 from ottla.broker.api.shared.proposals import TIMED_OUT, refused
 from ottla.controller.leader_election import rules_of
@@ -35,7 +35,7 @@ _PARTITION_COST: Final = 3
 
 
 @serves(45, by_controller=True, rows_max=ROWS_PER_REASSIGNMENT_MAX)
-def alter_partition_reassignments(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+def alter_partition_reassignments(broker: Broker, call: Call, request: Any, now_ms: int) -> Result:
     may_change_factor = request.allow_replication_factor_change if call.version >= 1 else True
 
     def failed(code: ErrorCode) -> Response:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.shared.api_table import Response, serves
+from ottla.broker.api.shared.api_table import Response, Result, serves
 from ottla.broker.api.shared.controller_decisions import answer_committed, asked_in_vain
 from ottla.controller.broker_changes import broker_gone, broker_stopping
 from ottla.model.errors import ErrorCode
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @serves(63)
-def broker_heartbeat(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+def broker_heartbeat(broker: Broker, call: Call, request: Any, now_ms: int) -> Result:
     node_id = request.broker_id
     problem = asked_in_vain(broker, call, node_id, request.broker_epoch)
     if problem is not None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.api.describe_groups import GROUP_OPERATIONS, NOT_ASKED
-from ottla.broker.api.shared.api_table import Response, serves
-from ottla.broker.api.shared.group_requests import Gathering, check_still_here, find_shard
+from ottla.broker.api.shared.api_table import Result, serves
+from ottla.broker.api.shared.group_requests import CombinedReply, check_still_here, find_shard
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.ports.coordination import Decision
 
@@ -24,7 +24,7 @@ _ROW_COST: Final = 3
 
 
 @serves(69)
-def consumer_group_describe(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+def consumer_group_describe(broker: Broker, call: Call, request: Any, now_ms: int) -> Result:
     operations = {
         "authorized_operations": GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
     }
@@ -35,7 +35,7 @@ def consumer_group_describe(broker: Broker, call: Call, request: Any, now_ms: in
 
 def _described(broker: Broker, call: Call, groups: list[str], operations: dict[str, int]) -> Work:
     # A group that is named more than once is described once.
-    gathering = Gathering(broker, call, len(groups), lambda rows: {"groups": rows})
+    combined = CombinedReply(broker, call, len(groups), lambda rows: {"groups": rows})
     for at, group_id in enumerate(groups):
 
         def refusal(code: ErrorCode, group_id: str = group_id, message: str | None = None) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def _described(broker: Broker, call: Call, groups: list[str], operations: dict[s
                 "assignment_epoch": 0, "assignor_name": "", "members": [],
             }  # fmt: skip
 
-        row = gathering.row(at, refusal)
+        row = combined.row(at, refusal)
         try:
             shard = find_shard(broker, group_id)
         except Refusal as refused:
@@ -64,4 +64,4 @@ def _described(broker: Broker, call: Call, groups: list[str], operations: dict[s
             continue
         shard.host.schedule(Decision(answers=[(row, found)], is_read=True))
         yield _ROW_COST
-    return gathering.outcome
+    return combined.outcome

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.broker.api.shared.api_table import Response, serves
-from ottla.broker.api.shared.group_requests import Answering, find_shard, milliseconds
+from ottla.broker.api.shared.api_table import Response, Result, serves
+from ottla.broker.api.shared.group_requests import CoordinatorReply, find_shard, milliseconds
 from ottla.groups.consumer import JOIN_EPOCH, Again, Heartbeat
 from ottla.model.assignors import Places
 from ottla.model.errors import ErrorCode, Refusal
@@ -29,7 +29,7 @@ _CLAIM_MAX: Final = 10_000
 
 
 @serves(68, by_client=True)
-def consumer_group_heartbeat(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+def consumer_group_heartbeat(broker: Broker, call: Call, request: Any, now_ms: int) -> Result:
     def refusal(code: ErrorCode, message: str | None = None) -> Response:
         return {
             "error_code": code, "error_message": message, "member_id": None, "member_epoch": 0, "heartbeat_interval": 0,
@@ -43,10 +43,10 @@ def consumer_group_heartbeat(broker: Broker, call: Call, request: Any, now_ms: i
     member_id = request.member_id
     if not member_id and call.version == 0 and request.member_epoch == JOIN_EPOCH:
         member_id = shard.host.unique()
-    reply = Answering(broker, call, refusal)
+    reply = CoordinatorReply(broker, call, refusal)
     heartbeat = _heartbeat(broker, call, request, member_id)
 
-    def hear(again: Again | None) -> Response:
+    def hear(again: Again | None) -> Result:
         try:
             shard = find_shard(broker, request.group_id, writes=True)
             shard.consumer.heartbeat(heartbeat, reply, broker.now_ms, again)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.broker.api.shared.api_table import Response, serves
+from ottla.broker.api.shared.api_table import Result, serves
 from ottla.broker.api.shared.proposals import Change, Proposals, refused
 from ottla.broker.coordinators.group_coordinator import OFFSETS_TOPIC
 from ottla.broker.coordinators.transaction_coordinator import TRANSACTIONS_TOPIC
@@ -33,7 +33,7 @@ _FIXED: Final = {
 
 
 @serves(37, rows_max=ROWS_PER_WRITE_MAX, by_controller=True)
-def create_partitions(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+def create_partitions(broker: Broker, call: Call, request: Any, now_ms: int) -> Result:
     return broker.slices.answer(call, _created(broker, call, request))
 
 

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.shared.api_table import Response, serves
+from ottla.broker.api.shared.api_table import Result, serves
 from ottla.broker.api.shared.proposals import Change, Proposals, refused
 from ottla.config.describe import describe_topic
 from ottla.controller.topics import TOPIC_COST, Drafts, partitions_of
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @serves(19, by_controller=True)
-def create_topics(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+def create_topics(broker: Broker, call: Call, request: Any, now_ms: int) -> Result:
     return broker.slices.answer(call, _created(broker, call, request))
 
 

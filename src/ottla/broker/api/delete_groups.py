@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.shared.api_table import Response, serves
-from ottla.broker.api.shared.group_requests import Gathering, find_shard
+from ottla.broker.api.shared.api_table import Response, Result, serves
+from ottla.broker.api.shared.group_requests import CombinedReply, find_shard
 from ottla.model.errors import ErrorCode, Refusal
 
 if TYPE_CHECKING:
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 
 @serves(42)
-def delete_groups(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+def delete_groups(broker: Broker, call: Call, request: Any, now_ms: int) -> Result:
     return broker.slices.answer(call, _deleted(broker, call, list(dict.fromkeys(request.groups_names))))
 
 
 def _deleted(broker: Broker, call: Call, names: list[str]) -> Work:
-    gathering = Gathering(broker, call, len(names), lambda rows: {"results": rows})
+    combined = CombinedReply(broker, call, len(names), lambda rows: {"results": rows})
     for at, group_id in enumerate(names):
 
         def refusal(code: ErrorCode, group_id: str = group_id) -> Response:
             return {"group_id": group_id, "error_code": code}
 
-        row = gathering.row(at, refusal)
+        row = combined.row(at, refusal)
         try:
             shard = find_shard(broker, group_id, writes=True, may_be_empty=True)
         except Refusal as refused:
@@ -41,4 +41,4 @@ def _deleted(broker: Broker, call: Call, names: list[str]) -> Work:
             else:
                 shard.delete(group_id, row, broker.now_ms)
         yield 1
-    return gathering.outcome
+    return combined.outcome

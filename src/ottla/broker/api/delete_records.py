@@ -8,46 +8,42 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.shared.api_table import Response, serves
+from ottla.broker.api.shared.api_table import Result, serves
+from ottla.broker.api.shared.topic_rows import topic_rows
 from ottla.model.errors import ErrorCode, Refusal
+from ottla.model.steps import Steps
 from ottla.ports.disk import DiskError
 
 if TYPE_CHECKING:
     from ottla.broker.core import Broker
     from ottla.broker.requests.connection import Call
     from ottla.broker.requests.slices import Work
+    from ottla.replication.replica import Replica
 
 
 @serves(21)
-def delete_records(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+def delete_records(broker: Broker, call: Call, request: Any, now_ms: int) -> Result:
     return broker.slices.answer(call, _deleted(broker, request))
 
 
 def _deleted(broker: Broker, request: Any) -> Work:
-    topics = []
-    for topic in request.topics:
-        rows = []
-        for partition in topic.partitions:
-            row = {"partition_index": partition.partition_index, "low_watermark": -1, "error_code": 0}
-            try:
-                row["low_watermark"] = _delete(
-                    broker, topic.name, partition.partition_index, partition.offset
-                )
-            except Refusal as refusal:
-                row["error_code"] = refusal.code
-            except DiskError:
-                row["error_code"] = ErrorCode.KAFKA_STORAGE_ERROR
-            rows.append(row)
-            yield 1
-        topics.append({"name": topic.name, "partitions": rows})
-    return {"topics": topics}
+    def row(name: str, replica: Replica | None, partition: Any) -> Steps[dict[str, Any]]:
+        yield 1
+        try:
+            if replica is None or replica.leading is None:
+                elsewhere = broker.not_here(None, name, partition.partition_index)
+                raise Refusal(elsewhere or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            return {"low_watermark": _delete(broker, replica, partition.offset), "error_code": 0}
+        except Refusal as refusal:
+            code = refusal.code
+        except DiskError:
+            code = ErrorCode.KAFKA_STORAGE_ERROR
+        return {"low_watermark": -1, "error_code": code}
+
+    return {"topics": (yield from topic_rows(broker, request.topics, row))}
 
 
-def _delete(broker: Broker, name: str, number: int, offset: int) -> int:
-    hosted = broker.partitions.by_name.get(name)
-    replica = hosted.replicas.get(number) if hosted is not None else None
-    if replica is None or replica.leading is None:
-        raise Refusal(broker.not_here(None, name, number) or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+def _delete(broker: Broker, replica: Replica, offset: int) -> int:
     if not replica.config.delete:
         raise Refusal(ErrorCode.POLICY_VIOLATION)
     log = replica.log

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.shared.api_table import Response, serves
+from ottla.broker.api.shared.api_table import Result, serves
 from ottla.broker.api.shared.proposals import Change, Proposals, refused
 from ottla.metadata import records as r
 from ottla.metadata.image import TopicImage
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @serves(20, rows_max=ROWS_PER_WRITE_MAX, by_controller=True)
-def delete_topics(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+def delete_topics(broker: Broker, call: Call, request: Any, now_ms: int) -> Result:
     asked: list[tuple[str | None, bytes | None]]
     if call.version >= 6:
         asked = [(topic.name, topic.topic_id.bytes if topic.topic_id else None) for topic in request.topics]

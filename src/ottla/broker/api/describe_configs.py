@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.broker.api.shared.api_table import Response, serves
+from ottla.broker.api.shared.api_table import Result, serves
 from ottla.broker.api.shared.proposals import refused
 from ottla.config.describe import (
     Entry,
@@ -38,7 +38,7 @@ _FLEXIBLE: Final = 4
 
 
 @serves(32)
-def describe_configs(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+def describe_configs(broker: Broker, call: Call, request: Any, now_ms: int) -> Result:
     rows: list[dict[str, Any]] = []
     return broker.slices.answer(call, _described(broker, call.version, request, rows), "results", rows)
 

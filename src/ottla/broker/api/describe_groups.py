@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.broker.api.shared.api_table import Response, serves
-from ottla.broker.api.shared.group_requests import Gathering, find_shard
+from ottla.broker.api.shared.api_table import Response, Result, serves
+from ottla.broker.api.shared.group_requests import CombinedReply, find_shard
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.ports.coordination import Decision
 
@@ -26,7 +26,7 @@ GROUP_OPERATIONS: Final = sum(1 << operation for operation in (3, 6, 8, 10, 11))
 
 
 @serves(15)
-def describe_groups(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+def describe_groups(broker: Broker, call: Call, request: Any, now_ms: int) -> Result:
     asks = call.version >= 3 and request.include_authorized_operations
     operations = {"authorized_operations": GROUP_OPERATIONS if asks else NOT_ASKED}
     return broker.slices.answer(
@@ -36,13 +36,13 @@ def describe_groups(broker: Broker, call: Call, request: Any, now_ms: int) -> Re
 
 def _described(broker: Broker, call: Call, groups: list[str], operations: dict[str, int]) -> Work:
     # A group that is named more than once is described once.
-    gathering = Gathering(broker, call, len(groups), lambda rows: {"groups": rows})
+    combined = CombinedReply(broker, call, len(groups), lambda rows: {"groups": rows})
     for at, group_id in enumerate(groups):
 
         def refusal(code: ErrorCode, group_id: str = group_id) -> Response:
             return _nothing(group_id, "", code) | operations
 
-        row = gathering.row(at, refusal)
+        row = combined.row(at, refusal)
         try:
             shard = find_shard(broker, group_id, may_be_empty=True)
         except Refusal as refused:
@@ -60,7 +60,7 @@ def _described(broker: Broker, call: Call, groups: list[str], operations: dict[s
                 )
         shard.host.schedule(Decision(answers=[(row, found | operations)], is_read=True))
         yield _ROW_COST + len(found["members"])
-    return gathering.outcome
+    return combined.outcome
 
 
 def _nothing(group_id: str, state: str, code: ErrorCode) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.shared.api_table import Response, serves
+from ottla.broker.api.shared.api_table import Result, serves
 from ottla.model.errors import ErrorCode
 from ottla.ports.disk import DiskError
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @serves(35)
-def describe_log_dirs(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+def describe_log_dirs(broker: Broker, call: Call, request: Any, now_ms: int) -> Result:
     return broker.slices.answer(call, _described(broker, request))
 
 

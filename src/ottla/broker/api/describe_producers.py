@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.shared.api_table import Response, merged, serves
+from ottla.broker.api.shared.api_table import Result, merged, serves
 from ottla.model.errors import ErrorCode
 from ottla.model.names import topic_name_problem
 from ottla.ports.disk import DiskError
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @serves(61)
-def describe_producers(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+def describe_producers(broker: Broker, call: Call, request: Any, now_ms: int) -> Result:
     return broker.slices.answer(call, _described(broker, request))
 
 

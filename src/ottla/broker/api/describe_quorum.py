@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.broker.api.shared.api_table import Response, serves
+from ottla.broker.api.shared.api_table import Result, serves
 from ottla.model.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _METADATA: Final = ("__cluster_metadata", 0)
 
 
 @serves(55)
-def describe_quorum(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+def describe_quorum(broker: Broker, call: Call, request: Any, now_ms: int) -> Result:
     return broker.slices.answer(call, _described(broker, request))
 
 

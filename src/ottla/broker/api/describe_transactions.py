@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.shared.api_table import Response, serves
-from ottla.broker.api.shared.group_requests import Gathering
+from ottla.broker.api.shared.api_table import Response, Result, serves
+from ottla.broker.api.shared.group_requests import CombinedReply
 from ottla.broker.api.shared.txn_requests import find_shard
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.ports.coordination import Decision
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 
 @serves(65)
-def describe_transactions(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+def describe_transactions(broker: Broker, call: Call, request: Any, now_ms: int) -> Result:
     asked = list(dict.fromkeys(request.transactional_ids))
     return broker.slices.answer(call, _described(broker, call, asked))
 
 
 def _described(broker: Broker, call: Call, asked: list[str]) -> Work:
-    gathering = Gathering(broker, call, len(asked), lambda rows: {"transaction_states": rows})
+    combined = CombinedReply(broker, call, len(asked), lambda rows: {"transaction_states": rows})
     for at, transactional_id in enumerate(asked):
 
         def refusal(code: ErrorCode, transactional_id: str = transactional_id) -> Response:
             return _row({"error_code": code, "transactional_id": transactional_id})
 
-        row = gathering.row(at, refusal)
+        row = combined.row(at, refusal)
         try:
             shard = find_shard(broker, transactional_id, writes=False)
         except Refusal as refused:
@@ -42,7 +42,7 @@ def _described(broker: Broker, call: Call, asked: list[str]) -> Work:
         answer = _row(shard.describe(transactional_id))
         shard.host.schedule(Decision(answers=[(row, answer)], is_read=True))
         yield 1 + len(answer["topics"])
-    return gathering.outcome
+    return combined.outcome
 
 
 def _row(described: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.shared.api_table import Response, serves
+from ottla.broker.api.shared.api_table import Response, Result, serves
 from ottla.broker.api.shared.controller_decisions import Decisions
 from ottla.broker.api.shared.proposals import refused
 from ottla.controller.leader_election import Rules, rules_of
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @serves(43, by_controller=True)
-def elect_leaders(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+def elect_leaders(broker: Broker, call: Call, request: Any, now_ms: int) -> Result:
     kind = request.election_type if call.version >= 1 else PREFERRED
     image = broker.proposed
     is_all = request.topic_partitions is None

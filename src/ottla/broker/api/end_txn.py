@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.shared.api_table import Response, serves
-from ottla.broker.api.shared.group_requests import Answering
+from ottla.broker.api.shared.api_table import Result, serves
+from ottla.broker.api.shared.group_requests import CoordinatorReply
 from ottla.broker.api.shared.txn_requests import find_shard
 from ottla.model.errors import Refusal
 from ottla.transactions.end_txn import End
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 
 @serves(26)
-def end_txn(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+def end_txn(broker: Broker, call: Call, request: Any, now_ms: int) -> Result:
     try:
         shard = find_shard(broker, request.transactional_id)
     except Refusal as refusal:
         return refused(refusal.code)
-    reply = Answering(broker, call, refused)
+    reply = CoordinatorReply(broker, call, refused)
     asked = End(
         request.transactional_id, request.producer_id, request.producer_epoch, request.committed, call.version
     )

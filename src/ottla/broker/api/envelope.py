@@ -18,7 +18,7 @@ import struct
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ottla.broker.api.shared.api_table import APIS, SILENT, WAIT, Response, serves
+from ottla.broker.api.shared.api_table import APIS, NoResponse, Result, serves
 from ottla.broker.api.shared.cluster_action import is_broker
 from ottla.broker.requests.headers import FLEXIBLE_RESPONSE_HEADER
 from ottla.model.errors import ErrorCode
@@ -46,7 +46,7 @@ class Answer(NamedTuple):
 
 
 @serves(KEY, request_bytes_max=None)
-def envelope(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+def envelope(broker: Broker, call: Call, request: Any, now_ms: int) -> Result:
     if not is_broker(broker, call):
         return {"error_code": ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
     if not broker.controller_driver.is_active:
@@ -73,9 +73,9 @@ def envelope(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
         f"{_text(request.client_host_address)} through {call.connection.peer}", frame, done
     )
     if answered:
-        return SILENT
+        return NoResponse.DONE
     call.abandon = lambda: broker.disconnected(inner)
-    return WAIT
+    return NoResponse.LATER
 
 
 def _text(address: bytes) -> str:

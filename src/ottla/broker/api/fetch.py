@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ottla.broker.api.shared.api_table import SILENT, WAIT, Response, serves
+from ottla.broker.api.shared.api_table import NoResponse, Result, serves
 from ottla.broker.api.shared.cluster_action import is_broker
 from ottla.broker.requests.fetch_session import FetchPartition, FetchSession, find_topic
 from ottla.broker.requests.headers import FLEXIBLE_RESPONSE_HEADER, RESPONSE_HEADER
@@ -46,6 +46,9 @@ if TYPE_CHECKING:
     from ottla.broker.requests.slices import Work
     from ottla.replication.replica import Replica
 
+# Members of the enum as globals: on the produce and fetch paths an enum look-up would be one more.
+_LATER: Final = NoResponse.LATER
+_DONE: Final = NoResponse.DONE
 _MS: Final = 1000
 _NO_ID: Final = bytes(16)
 
@@ -86,7 +89,7 @@ def fetch(
     *,
     are_logs_open: bool = False,
     large: FetchSession | None = None,
-) -> Response:
+) -> Result:
     """`large` is a full fetch of very many partitions, which are added to it already: it is not answered here."""
     by_id = call.entry.version >= 13
     sessions = broker.fetch_sessions
@@ -165,13 +168,13 @@ def fetch(
     # More than it may get nobody can wait for.
     session.bytes_min = min(request.min_bytes, session.bytes_max)
     if large is not None:
-        return WAIT
+        return _LATER
     return _answer_or_wait(broker, call, request, session, session.collect())
 
 
 def _answer_or_wait(
     broker: Broker, call: Call, request: Any, session: FetchSession, collected: Collected
-) -> Response:
+) -> Result:
     """Answer, or wait for more."""
     rows, total, failed = collected
     sessions = broker.fetch_sessions
@@ -181,8 +184,8 @@ def _answer_or_wait(
         reply(broker, call, session, rows)
     else:
         broker.delayed_fetches.wait(session, call, broker.now_ms + wait_ms)
-        return WAIT
-    return SILENT
+        return _LATER
+    return _DONE
 
 
 def _unopened(broker: Broker, request: Any, by_id: bool) -> list[Replica]:
@@ -210,7 +213,7 @@ def _in_slices(broker: Broker, call: Call, request: Any, unopened: list[Replica]
     # The table knows handlers by the four arguments that all have.
     handler: Any = fetch
     if request.session_epoch > 0 or not _is_large(request):
-        response: Response = handler(broker, call, request, broker.now_ms, are_logs_open=True)
+        response: Result = handler(broker, call, request, broker.now_ms, are_logs_open=True)
         return response
     session = FetchSession(broker.fetch_sessions)
     by_id = call.entry.version >= 13
@@ -224,11 +227,11 @@ def _in_slices(broker: Broker, call: Call, request: Any, unopened: list[Replica]
             _add(broker, session, (piece,), by_id)
             yield len(piece.partitions)
     response = handler(broker, call, request, broker.now_ms, are_logs_open=True, large=session)
-    if response is not WAIT:
+    if response is not _LATER:
         return response
     collected = yield from session.collect_in_steps()
     response = _answer_or_wait(broker, call, request, session, collected)
-    if response is WAIT:
+    if response is _LATER:
         broker.delayed_fetches.recheck(session, collected[0])
     return response
 
@@ -291,12 +294,12 @@ def _belongs(call: Call, session: FetchSession) -> None:
         call.connection.fetch_sessions[session] = None
 
 
-def _refuse(broker: Broker, call: Call, error: ErrorCode) -> Response:
+def _refuse(broker: Broker, call: Call, error: ErrorCode) -> Result:
     broker.reply(call, _encode(call, None, [], error))
-    return SILENT
+    return _DONE
 
 
-def _refuse_follower(broker: Broker, call: Call, request: Any, by_id: bool) -> Response:
+def _refuse_follower(broker: Broker, call: Call, request: Any, by_id: bool) -> Result:
     code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     if call.entry.version >= _WITH_ERROR:
         return _refuse(broker, call, code)
@@ -304,7 +307,7 @@ def _refuse_follower(broker: Broker, call: Call, request: Any, by_id: bool) -> R
     _add(broker, session, request.topics, by_id)
     rows = [PartitionData(partition, code, -1, -1, None) for partition in session.partitions.values()]
     broker.reply(call, _encode(call, session, rows))
-    return SILENT
+    return _DONE
 
 
 def reply(broker: Broker, call: Call, session: FetchSession, rows: list[PartitionData]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.broker.api.shared.api_table import WAIT, Response, serves
+from ottla.broker.api.shared.api_table import NoResponse, Result, serves
 from ottla.model.errors import ErrorCode
 from ottla.model.limits import NAME_LENGTH_MAX
 from ottla.model.strings import is_name
@@ -28,7 +28,7 @@ _SHARE: Final = 2
 
 
 @serves(10)
-def find_coordinator(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+def find_coordinator(broker: Broker, call: Call, request: Any, now_ms: int) -> Result:
     coordinating = _coordinating(broker, getattr(request, "key_type", _GROUP))
     if coordinating is None or coordinating.topic in broker.image.topics:
         return broker.slices.answer(call, _answer(broker, call, request))
@@ -44,7 +44,7 @@ def find_coordinator(broker: Broker, call: Call, request: Any, now_ms: int) -> R
     if is_created:
         return broker.slices.answer(call, _answer(broker, call, request))
     is_waiting = True
-    return WAIT
+    return NoResponse.LATER
 
 
 def _coordinating(broker: Broker, key_type: int) -> Coordinator[Any] | None:

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.shared.api_table import Response, serves
-from ottla.broker.api.shared.group_requests import Answering, milliseconds
+from ottla.broker.api.shared.api_table import Result, serves
+from ottla.broker.api.shared.group_requests import CoordinatorReply, milliseconds
 from ottla.broker.api.shared.txn_requests import find_shard
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.transactions.formats import NO_EPOCH, NO_ID
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 
 @serves(22)
-def init_producer_id(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+def init_producer_id(broker: Broker, call: Call, request: Any, now_ms: int) -> Result:
     if request.transactional_id == "":
         return refused(ErrorCode.INVALID_REQUEST)
     if request.transactional_id is not None:
         return _init_transactional(broker, call, request)
-    reply = Answering(broker, call, refused)
+    reply = CoordinatorReply(broker, call, refused)
 
     def given(producer_id: int | None) -> None:
         if producer_id is None:
@@ -42,7 +42,7 @@ def init_producer_id(broker: Broker, call: Call, request: Any, now_ms: int) -> R
     return reply.outcome
 
 
-def _init_transactional(broker: Broker, call: Call, request: Any) -> Response:
+def _init_transactional(broker: Broker, call: Call, request: Any) -> Result:
     try:
         shard = find_shard(broker, request.transactional_id)
     except Refusal as refusal:
@@ -52,6 +52,6 @@ def _init_transactional(broker: Broker, call: Call, request: Any) -> Response:
         getattr(request, "producer_epoch", NO_EPOCH), getattr(request, "enable2_pc", False),
         getattr(request, "keep_prepared_txn", False), call.version,
     )  # fmt: skip
-    reply = Answering(broker, call, refused)
+    reply = CoordinatorReply(broker, call, refused)
     shard.init_producer_id.init(asked, reply)
     return reply.outcome

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.shared.api_table import Response, serves
-from ottla.broker.api.shared.group_requests import Answering, find_shard, milliseconds
+from ottla.broker.api.shared.api_table import Response, Result, serves
+from ottla.broker.api.shared.group_requests import CoordinatorReply, find_shard, milliseconds
 from ottla.groups.classic import Join
 from ottla.model.errors import ErrorCode, Refusal
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @serves(11, by_client=True)
-def join_group(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+def join_group(broker: Broker, call: Call, request: Any, now_ms: int) -> Result:
     def refusal(code: ErrorCode) -> Response:
         return {
             "error_code": code, "member_id": request.member_id, "generation_id": -1, "leader": "", "members": [],
@@ -39,7 +39,7 @@ def join_group(broker: Broker, call: Call, request: Any, now_ms: int) -> Respons
     except Refusal as refused:
         return refusal(refused.code)
     instance_id = getattr(request, "group_instance_id", None)
-    reply = Answering(broker, call, refusal)
+    reply = CoordinatorReply(broker, call, refusal)
     shard.classic.join(
         Join(
             group_id=request.group_id,

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.shared.api_table import Response, serves
-from ottla.broker.api.shared.group_requests import Answering, find_shard
+from ottla.broker.api.shared.api_table import Response, Result, serves
+from ottla.broker.api.shared.group_requests import CoordinatorReply, find_shard
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.model.limits import ROWS_PER_WRITE_MAX
 from ottla.ports.coordination import Decision
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 @serves(13, rows_max=ROWS_PER_WRITE_MAX)
-def leave_group(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+def leave_group(broker: Broker, call: Call, request: Any, now_ms: int) -> Result:
     try:
         shard = find_shard(broker, request.group_id, writes=True)
     except Refusal as refused:
         return _refusal(refused.code)
-    reply = Answering(broker, call, _refusal)
+    reply = CoordinatorReply(broker, call, _refusal)
     if call.version < 3:
         [code] = shard.classic.leave(request.group_id, [(request.member_id, None)], now_ms)
         response: dict[str, Any] = {"error_code": code}

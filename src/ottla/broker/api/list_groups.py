@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.shared.api_table import Response, serves
+from ottla.broker.api.shared.api_table import Result, serves
 from ottla.model.errors import ErrorCode
 from ottla.wire.sliced import chunks
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @serves(16)
-def list_groups(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+def list_groups(broker: Broker, call: Call, request: Any, now_ms: int) -> Result:
     coordinating = broker.groups
     if coordinating.is_loading:
         coordinating.load_now()

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.broker.api.shared.api_table import Response, serves
+from ottla.broker.api.shared.api_table import Result, serves
+from ottla.broker.api.shared.topic_rows import topic_rows
 from ottla.model.errors import ErrorCode
 from ottla.model.steps import Steps
 from ottla.ports.disk import DiskError
@@ -29,7 +30,7 @@ _EARLIEST: Final = -2
 _NEWEST: Final = -3
 _EARLIEST_LOCAL: Final = -4
 _READ_COMMITTED: Final = 1
-#: What a row costs, and one that looks for a time, besides the batch that is decoded for it.
+#: The cost of a row, and of a look-up by time in addition to the batch that is decoded for it.
 _ROW_COST: Final = 2
 _LOOK_UP_COST: Final = 60
 #: The first version that knows each special timestamp.
@@ -37,31 +38,24 @@ _SINCE: Final = {_LATEST: 0, _EARLIEST: 0, _NEWEST: 7, _EARLIEST_LOCAL: 8, -5: 9
 
 
 @serves(2)
-def list_offsets(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+def list_offsets(broker: Broker, call: Call, request: Any, now_ms: int) -> Result:
     return broker.slices.answer(call, _listed(broker, call, request))
 
 
 def _listed(broker: Broker, call: Call, request: Any) -> Work:
-    """A look-up by time may have to decode a large batch, in each of many partitions."""
+    """In slices: a look-up by time may decode a large batch, in each of many partitions."""
     seen: set[tuple[str, int]] = set()
-    topics = []
-    for topic in request.topics:
-        hosted = broker.partitions.by_name.get(topic.name)
-        rows = []
-        for partition in topic.partitions:
-            number = partition.partition_index
-            replica = hosted.replicas.get(number) if hosted is not None else None
-            if (topic.name, number) in seen:
-                row: dict[str, Any] = {"error_code": ErrorCode.INVALID_REQUEST}
-            else:
-                committed = request.isolation_level == _READ_COMMITTED
-                row = yield from _row(broker, topic.name, replica, partition, call.version, committed)
-            seen.add((topic.name, number))
-            rows.append(row | {"partition_index": number})
-            yield _ROW_COST
-        topics.append({"name": topic.name, "partitions": rows})
-        yield 1
-    return {"topics": topics}
+    committed = request.isolation_level == _READ_COMMITTED
+
+    def row(name: str, replica: Replica | None, partition: Any) -> Steps[dict[str, Any]]:
+        yield _ROW_COST
+        place = (name, partition.partition_index)
+        if place in seen:
+            return {"error_code": ErrorCode.INVALID_REQUEST}
+        seen.add(place)
+        return (yield from _row(broker, name, replica, partition, call.version, committed))
+
+    return {"topics": (yield from topic_rows(broker, request.topics, row))}
 
 
 def _row(

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.shared.api_table import Response, serves
-from ottla.broker.api.shared.group_requests import Gathering
+from ottla.broker.api.shared.api_table import Response, Result, serves
+from ottla.broker.api.shared.group_requests import CombinedReply
 from ottla.groups.regex import BadPattern, compiled
 from ottla.model.errors import ErrorCode
 from ottla.ports.coordination import Decision
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @serves(66)
-def list_transactions(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+def list_transactions(broker: Broker, call: Call, request: Any, now_ms: int) -> Result:
     transactions = broker.transactions
     if transactions.is_loading:
         transactions.load_now()
@@ -48,12 +48,12 @@ def list_transactions(broker: Broker, call: Call, request: Any, now_ms: int) -> 
         return {"error_code": 0, "unknown_state_filters": unknown, "transaction_states": rows}
 
     shards = list(transactions.shards)
-    gathering = Gathering(broker, call, len(shards), finish)
+    combined = CombinedReply(broker, call, len(shards), finish)
     for at, shard in enumerate(shards):
         # A part that is lost meanwhile has moved, and is listed where it is.
-        row = gathering.row(at, lambda _code: {})
+        row = combined.row(at, lambda _code: {})
         shard.host.schedule(Decision(answers=[(row, {"rows": shard.listed(filtered)})], is_read=True))
-    return gathering.outcome
+    return combined.outcome
 
 
 def _refused(code: ErrorCode) -> Response:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.broker.api.shared.api_table import SILENT, WAIT, Response, serves
+from ottla.broker.api.shared.api_table import NoResponse, Result, serves
 from ottla.broker.cluster.broker_lifecycle import UNREACHABLE_MS
 from ottla.metadata.image import Image, TopicImage
 from ottla.model.errors import ErrorCode
@@ -37,11 +37,11 @@ CLUSTER_OPERATIONS: Final = sum(1 << operation for operation in (5, 7, 8, 9, 10,
 
 
 @serves(3)
-def metadata(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+def metadata(broker: Broker, call: Call, request: Any, now_ms: int) -> Result:
     if broker.lifecycle.registration_check.has_expired:
         # What this broker knows is old, and it cannot learn more: others can answer.
         broker.close(call.connection, "this broker is cut off from its cluster")
-        return SILENT
+        return NoResponse.DONE
     missing = _to_create(broker, request) if request.topics and request.allow_auto_topic_creation else []
     if not missing:
         if _names_doubted(broker, request):
@@ -51,11 +51,12 @@ def metadata(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
                 lambda: _answer_later(broker, call, request, {}),
                 UNREACHABLE_MS,
             )
-            return WAIT
+            return NoResponse.LATER
         return _answer(broker, call, request, {})
     put_off = dict.fromkeys(missing[AUTO_CREATED_PER_REQUEST_MAX:], int(ErrorCode.LEADER_NOT_AVAILABLE))
     del missing[AUTO_CREATED_PER_REQUEST_MAX:]
-    outcome, is_handled = WAIT, False
+    outcome: Result = NoResponse.LATER
+    is_handled = False
 
     def created(failed: dict[str, int]) -> None:
         nonlocal outcome
@@ -142,7 +143,7 @@ def _once(topics: Iterable[Any]) -> Iterable[Any]:
     return {each.topic_id or each.name: each for each in topics}.values()
 
 
-def _answer(broker: Broker, call: Call, request: Any, failed: dict[str, int]) -> Response:
+def _answer(broker: Broker, call: Call, request: Any, failed: dict[str, int]) -> Result:
     rows: list[dict[str, Any]] = []
     return broker.slices.answer(call, _described(broker, call, request, failed, rows), "topics", rows)
 

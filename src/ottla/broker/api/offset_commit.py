@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.broker.api.shared.api_table import SILENT, WAIT, Response, serves
+from ottla.broker.api.shared.api_table import NoResponse, Response, Result, serves
 from ottla.broker.api.shared.group_requests import find_shard, milliseconds
 from ottla.groups.formats import Encoded, encode
 from ottla.groups.shard import Commit
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _BY_ID: Final = 10
 
 
-class Committing:
+class CommitReply:
     """The answer to one commit, once it counts: `frame` if it is packed already, else the rows of its partitions."""
 
     __slots__ = ("_broker", "_call", "_frame", "_request", "is_answered")
@@ -58,7 +58,7 @@ class Committing:
 
 
 @serves(8, rows_max=ROWS_PER_WRITE_MAX)
-def offset_commit(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+def offset_commit(broker: Broker, call: Call, request: Any, now_ms: int) -> Result:
     version = call.entry.version
     group_id = request.group_id
     try:
@@ -68,11 +68,11 @@ def offset_commit(broker: Broker, call: Call, request: Any, now_ms: int) -> Resp
 
             def again() -> None:
                 response = offset_commit(broker, call, request, broker.now_ms)
-                if response is not WAIT and response is not SILENT:
+                if not isinstance(response, NoResponse):
                     broker.answer(call, response)
 
             if broker.groups.wait_for_load(group_id, again):
-                return WAIT
+                return NoResponse.LATER
         return _refusal(call, request, refused.code)
     if is_long(request):
         return broker.slices.answer(call, _committed_in_slices(broker, call, request))
@@ -93,11 +93,11 @@ def offset_commit(broker: Broker, call: Call, request: Any, now_ms: int) -> Resp
     if not shard.reserve_offsets(group_id, good, now_ms):
         return _refusal(call, request, ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
     retention_ms = milliseconds(request.retention_time) if 2 <= version <= 4 else -1
-    reply = Committing(broker, call, request, frame)
+    reply = CommitReply(broker, call, request, frame)
     shard.commit(
         group_id, good, broker.wall_ms + retention_ms if retention_ms >= 0 else -1, (reply, response)
     )
-    return SILENT if reply.is_answered else WAIT
+    return NoResponse.DONE if reply.is_answered else NoResponse.LATER
 
 
 def is_long(request: Any) -> bool:
@@ -132,9 +132,9 @@ def _committed_in_slices(broker: Broker, call: Call, request: Any) -> Work:
         return _refusal(call, request, code)
     if not good:
         return response
-    reply = Committing(broker, call, request, None)
+    reply = CommitReply(broker, call, request, None)
     shard.commit_encoded(group_id, records, encoded, (reply, response))
-    return SILENT if reply.is_answered else WAIT
+    return NoResponse.DONE if reply.is_answered else NoResponse.LATER
 
 
 def _only(broker: Broker, version: int, request: Any) -> Commit | None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.shared.api_table import Response, serves
-from ottla.broker.api.shared.group_requests import Answering, find_shard
+from ottla.broker.api.shared.api_table import Response, Result, serves
+from ottla.broker.api.shared.group_requests import CoordinatorReply, find_shard
 from ottla.groups.formats import Encoded, encode
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.model.limits import ROWS_PER_WRITE_MAX
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @serves(47, rows_max=ROWS_PER_WRITE_MAX)
-def offset_delete(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+def offset_delete(broker: Broker, call: Call, request: Any, now_ms: int) -> Result:
     try:
         shard = find_shard(broker, request.group_id, writes=True)
     except Refusal as refused:
@@ -34,7 +34,7 @@ def offset_delete(broker: Broker, call: Call, request: Any, now_ms: int) -> Resp
 
 def _deleted(broker: Broker, call: Call, request: Any, shard: Shard) -> Work:
     """The offsets are looked at in slices, and forgotten in one go."""
-    reply = Answering(broker, call, _refusal)
+    reply = CoordinatorReply(broker, call, _refusal)
     group_id = request.group_id
     good: dict[tuple[str, int], None] = {}
     rows: list[dict[str, Any]] = []

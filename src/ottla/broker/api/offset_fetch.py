@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.shared.api_table import Response, serves
-from ottla.broker.api.shared.group_requests import Gathering, check_still_here, find_shard
+from ottla.broker.api.shared.api_table import Response, Result, serves
+from ottla.broker.api.shared.group_requests import CombinedReply, check_still_here, find_shard
 from ottla.groups.formats import NO_ID
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.model.steps import STEP_COST
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @serves(9)
-def offset_fetch(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+def offset_fetch(broker: Broker, call: Call, request: Any, now_ms: int) -> Result:
     return broker.slices.answer(call, _all_fetched(broker, call, request, now_ms))
 
 
@@ -44,13 +44,13 @@ def _all_fetched(broker: Broker, call: Call, request: Any, now_ms: int) -> Work:
     def finish(rows: list[Any]) -> Response:
         return {"groups": rows} if version >= 8 else rows[0]
 
-    gathering = Gathering(broker, call, len(groups), finish)
+    combined = CombinedReply(broker, call, len(groups), finish)
     for at, group in enumerate(groups):
 
         def refusal(code: ErrorCode, group: Any = group) -> Response:
             return _refusal(version, group, code)
 
-        row = gathering.row(at, refusal)
+        row = combined.row(at, refusal)
         yield 1
         try:
             shard = find_shard(broker, group.group_id, may_be_empty=True)
@@ -70,7 +70,7 @@ def _all_fetched(broker: Broker, call: Call, request: Any, now_ms: int) -> Work:
             row.refuse(refused.code)
             continue
         shard.host.schedule(Decision(answers=[(row, answer)], is_read=True))
-    return gathering.outcome
+    return combined.outcome
 
 
 def _fetched(

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.shared.api_table import Response, serves
+from ottla.broker.api.shared.api_table import Result, serves
+from ottla.broker.api.shared.topic_rows import topic_rows
 from ottla.model.errors import ErrorCode
+from ottla.model.steps import Steps
 from ottla.ports.disk import DiskError
 
 if TYPE_CHECKING:
@@ -21,21 +23,16 @@ if TYPE_CHECKING:
 
 
 @serves(23)
-def offset_for_leader_epoch(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+def offset_for_leader_epoch(broker: Broker, call: Call, request: Any, now_ms: int) -> Result:
     return broker.slices.answer(call, _found(broker, request))
 
 
 def _found(broker: Broker, request: Any) -> Work:
-    topics = []
-    for topic in request.topics:
-        hosted = broker.partitions.by_name.get(topic.topic)
-        rows = []
-        for partition in topic.partitions:
-            replica = hosted.replicas.get(partition.partition) if hosted is not None else None
-            rows.append(_row(broker, topic.topic, replica, partition) | {"partition": partition.partition})
-            yield 1
-        topics.append({"topic": topic.topic, "partitions": rows})
+    def row(name: str, replica: Replica | None, partition: Any) -> Steps[dict[str, Any]]:
         yield 1
+        return _row(broker, name, replica, partition)
+
+    topics = yield from topic_rows(broker, request.topics, row, name_field="topic", number_field="partition")
     return {"topics": topics}
 
 

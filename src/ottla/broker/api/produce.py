@@ -21,10 +21,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.broker.api.shared.api_table import SILENT, WAIT, Response, serves
+from ottla.broker.api.shared.api_table import NoResponse, Response, Result, serves
 from ottla.broker.api.shared.transactional_produce import (
     ADDS_SINCE,
-    Transactional,
+    TransactionalProduce,
     has_transactional,
     refused_all,
 )
@@ -43,6 +43,10 @@ if TYPE_CHECKING:
     from ottla.broker.storage.partitions import LocalTopic
     from ottla.log.validation import Validated
     from ottla.transactions.formats import Place
+
+# Members of the enum as globals: on the produce and fetch paths an enum look-up would be one more.
+_LATER: Final = NoResponse.LATER
+_DONE: Final = NoResponse.DONE
 
 #: Errors without a log start offset in their answers, as in Kafka.
 _WITHOUT_LOG_START: Final = frozenset(
@@ -70,7 +74,7 @@ def produce(
     queued: QueuedProduce | None = None,
     part: list[Any] | None = None,
     is_last: bool = True,
-) -> Response:
+) -> Result:
     """`refused` are the partitions whose batches belong to no transaction; None while that has not been looked at.
 
     `queued` is a request that comes out of the queue, perhaps in parts: `part` has some of its topics, with some of their rows.
@@ -90,8 +94,8 @@ def produce(
             if broker.produce_queue.must_wait(request, version):
                 return _enqueue(broker, call, request)
         if transactional and refused is None:
-            append: Callable[..., Response] = produce
-            return Transactional(
+            append: Callable[..., Result] = produce
+            return TransactionalProduce(
                 broker, call, request, partial(append, queued=queued, is_last=is_last)
             ).begin()
         seen = set()
@@ -175,7 +179,7 @@ def produce(
                 )
                 if last_offset < replica.high_watermark or (acks == 1 and last_offset < replica.own_end):
                     broker.reply(call, [frame])
-                    return SILENT
+                    return _DONE
             row = {
                 "index": index, "error_code": 0, "base_offset": base_offset,
                 "log_append_time": append_time, "log_start_offset": log.log_start_offset,
@@ -205,22 +209,22 @@ def produce(
     if not is_last:
         if transactional and queued is not None:
             broker.produce_queue.part_appended(queued)
-        return WAIT
+        return _LATER
     if acks == 0:
         if any(row["error_code"] for topic in topics for row in topic["partition_responses"]):
             # Without an answer this is the only way to tell: the client reconnects and looks at its metadata again.
             broker.close(call.connection, "a produce with acks=0 failed")
-        return SILENT
+        return _DONE
     if waiting is None:
         return response
     call.abandon = waiting.abandon
     broker.timers.add(waiting, now_ms + max(0, int(request.timeout.total_seconds() * 1000)))
     if queued is not None and part is None:
         waiting.release()
-    return WAIT
+    return _LATER
 
 
-def _enqueue(broker: Broker, call: Call, request: Any) -> Response:
+def _enqueue(broker: Broker, call: Call, request: Any) -> Result:
     try:
         return broker.produce_queue.add(call, request, produce)
     except Refusal as refusal:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.shared.api_table import WAIT, Response, serves
+from ottla.broker.api.shared.api_table import NoResponse, Response, Result, serves
 from ottla.model.errors import ErrorCode
 from ottla.model.limits import FAILED_AUTHENTICATION_DELAY_MS, SASL_MESSAGE_BYTES_MAX
 from ottla.model.timer_wheel import Later
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @serves(36, request_bytes_max=SASL_MESSAGE_BYTES_MAX)
-def sasl_authenticate(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+def sasl_authenticate(broker: Broker, call: Call, request: Any, now_ms: int) -> Result:
     connection = call.connection
     handshake = connection.handshake
     if handshake is None:
@@ -40,7 +40,7 @@ def sasl_authenticate(broker: Broker, call: Call, request: Any, now_ms: int) -> 
     return {"error_code": 0, "error_message": None, "auth_bytes": message, "session_lifetime": 0}
 
 
-def _fail_later(broker: Broker, call: Call, why: str, now_ms: int) -> Response:
+def _fail_later(broker: Broker, call: Call, why: str, now_ms: int) -> Result:
     connection = call.connection
     host = connection.peer.rpartition(":")[0]
     broker.say_once(f"a connection from {host} failed to authenticate as a broker of this cluster: {why}")
@@ -58,7 +58,7 @@ def _fail_later(broker: Broker, call: Call, why: str, now_ms: int) -> Response:
     delayed = Later(answer)
     call.abandon = lambda: broker.timers.cancel(delayed)
     broker.timers.add(delayed, now_ms + FAILED_AUTHENTICATION_DELAY_MS)
-    return WAIT
+    return NoResponse.LATER
 
 
 def _failed(code: ErrorCode, message: str) -> Response:

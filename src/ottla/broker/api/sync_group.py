@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.shared.api_table import Response, serves
-from ottla.broker.api.shared.group_requests import Answering, find_shard
+from ottla.broker.api.shared.api_table import Response, Result, serves
+from ottla.broker.api.shared.group_requests import CoordinatorReply, find_shard
 from ottla.groups.classic import Sync
 from ottla.model.errors import ErrorCode, Refusal
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 @serves(14)
-def sync_group(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+def sync_group(broker: Broker, call: Call, request: Any, now_ms: int) -> Result:
     try:
         shard = find_shard(broker, request.group_id, writes=True)
     except Refusal as refused:
         return _refusal(refused.code)
-    reply = Answering(broker, call, _refusal)
+    reply = CoordinatorReply(broker, call, _refusal)
     sync = Sync(
         group_id=request.group_id,
         generation=request.generation_id,

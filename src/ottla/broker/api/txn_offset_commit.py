@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.api.offset_commit import is_long, sorted_out, sorted_out_in_steps
-from ottla.broker.api.shared.api_table import Response, serves
-from ottla.broker.api.shared.group_requests import Answering
+from ottla.broker.api.shared.api_table import Response, Result, serves
+from ottla.broker.api.shared.group_requests import CoordinatorReply
 from ottla.broker.coordinators.group_coordinator import OFFSETS_TOPIC
 from ottla.broker.coordinators.txn_verification import Producer
 from ottla.model.errors import ErrorCode, Refusal
@@ -54,11 +54,11 @@ _TOLD: Final = {
 
 
 @serves(28, rows_max=ROWS_PER_WRITE_MAX)
-def txn_offset_commit(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
-    return _Committing(broker, call, request).begin()
+def txn_offset_commit(broker: Broker, call: Call, request: Any, now_ms: int) -> Result:
+    return _TxnOffsetCommit(broker, call, request).begin()
 
 
-class _Committing:
+class _TxnOffsetCommit:
     """One request, from its checks over the coordinator's word to the batch."""
 
     def __init__(self, broker: Broker, call: Call, request: Any) -> None:
@@ -67,10 +67,10 @@ class _Committing:
         self._request = request
         self._version = call.version
         self._producer = Producer(request.transactional_id, request.producer_id, request.producer_epoch)
-        self._reply = Answering(broker, call, self._refusal)
+        self._reply = CoordinatorReply(broker, call, self._refusal)
         self._is_long = is_long(request)
 
-    def begin(self) -> Response:
+    def begin(self) -> Result:
         self._verify()
         return self._reply.outcome
 
@@ -80,19 +80,19 @@ class _Committing:
             return
         try:
             good, response = (None, None) if self._is_long else self._sorted_out()
-            tenure = self._checked(good)
-            producers = tenure.replica.log.producers
+            partition = self._checked(good)
+            producers = partition.replica.log.producers
             producers.check_epoch(self._producer.producer_id, self._producer.producer_epoch)
         except Refusal as refusal:
             self._reply.refuse(refusal.code)
             return
         if good == [] or producers.has_open(self._producer.producer_id, self._producer.producer_epoch):
-            self._write_or_begin(tenure, good, response)
+            self._write_or_begin(partition, good, response)
         else:
-            place = (OFFSETS_TOPIC, tenure.replica.number)
+            place = (OFFSETS_TOPIC, partition.replica.number)
             verification.verify(
                 self._producer,
-                {place: tenure.replica},
+                {place: partition.replica},
                 adds=self._version >= _ADDS_SINCE,
                 done=self._verified,
             )
@@ -107,69 +107,69 @@ class _Committing:
         try:
             # Members and topics may have come and gone meanwhile.
             good, response = (None, None) if self._is_long else self._sorted_out()
-            tenure = self._checked(good)
+            partition = self._checked(good)
         except Refusal as refusal:
             self._reply.refuse(refusal.code)
             return
-        self._write_or_begin(tenure, good, response)
+        self._write_or_begin(partition, good, response)
 
     def _write_or_begin(
-        self, tenure: GroupPartition, good: list[Commit] | None, response: Response | None
+        self, partition: GroupPartition, good: list[Commit] | None, response: Response | None
     ) -> None:
         if good is None or response is None:
             self._broker.slices.answer_later(self._call, self._write_in_slices())
         else:
-            self._write(tenure, good, response)
+            self._write(partition, good, response)
 
     def _write_in_slices(self) -> Work:
         """Very many offsets are checked and encoded in slices, and then written in one go."""
         request, producer = self._request, self._producer
         try:
-            tenure = self._checked(None)
+            partition = self._checked(None)
         except Refusal as refusal:
             return self._refusal(_TOLD.get(refusal.code, refusal.code))
-        tenure.under_way.setdefault(producer.producer_id, set()).add(self)
+        partition.under_way.setdefault(producer.producer_id, set()).add(self)
         try:
             good, response = yield from sorted_out_in_steps(self._broker, self._rows_version, request)
-            records = tenure.shard.offset_records(request.group_id, good, -1)
+            records = partition.shard.offset_records(request.group_id, good, -1)
             rows: list[Record] = []
             for at in range(0, len(records), STEP_COST):
-                rows += tenure.rows(records[at : at + STEP_COST])
+                rows += partition.rows(records[at : at + STEP_COST])
                 yield STEP_COST
             if not good:
                 return response
-            if self._checked(good) is not tenure:
+            if self._checked(good) is not partition:
                 raise Refusal(ErrorCode.NOT_COORDINATOR)
-            if self not in tenure.under_way.get(producer.producer_id, ()):
+            if self not in partition.under_way.get(producer.producer_id, ()):
                 # The transaction has ended: what would be written now would begin another that nobody ends.
                 raise Refusal(ErrorCode.INVALID_TXN_STATE)
-            if not tenure.shard.reserve_offsets(request.group_id, good, self._broker.now_ms):
+            if not partition.shard.reserve_offsets(request.group_id, good, self._broker.now_ms):
                 raise Refusal(ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
-            tenure.append_in_transaction(
+            partition.append_in_transaction(
                 producer.producer_id, producer.producer_epoch, records, rows, (self._reply, response)
             )
         except Refusal as refusal:
             return self._refusal(_TOLD.get(refusal.code, refusal.code))
         finally:
-            self._end(tenure)
+            self._end(partition)
         return self._reply.outcome
 
-    def _end(self, tenure: GroupPartition) -> None:
-        under_way = tenure.under_way.get(self._producer.producer_id, set())
+    def _end(self, partition: GroupPartition) -> None:
+        under_way = partition.under_way.get(self._producer.producer_id, set())
         under_way.discard(self)
         if not under_way:
-            tenure.under_way.pop(self._producer.producer_id, None)
+            partition.under_way.pop(self._producer.producer_id, None)
 
-    def _write(self, tenure: GroupPartition, good: list[Commit], response: Response) -> None:
+    def _write(self, partition: GroupPartition, good: list[Commit], response: Response) -> None:
         request = self._request
         if not good:
             self._reply.answer(response)
             return
-        if not tenure.shard.reserve_offsets(request.group_id, good, self._broker.now_ms):
+        if not partition.shard.reserve_offsets(request.group_id, good, self._broker.now_ms):
             self._reply.refuse(ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
             return
         try:
-            tenure.commit_in_transaction(
+            partition.commit_in_transaction(
                 request.group_id, request.producer_id, request.producer_epoch, good, (self._reply, response)
             )
         except Refusal as refusal:
@@ -182,14 +182,14 @@ class _Committing:
             raise Refusal(ErrorCode.INVALID_GROUP_ID)
         if not request.transactional_id or not is_name(request.transactional_id):
             raise Refusal(ErrorCode.INVALID_REQUEST)
-        tenure = self._broker.groups.writable_partition(request.group_id)
+        partition = self._broker.groups.writable_partition(request.group_id)
         if version >= _MEMBERS_SINCE:
-            code = tenure.shard.check_transactional_commit(
+            code = partition.shard.check_transactional_commit(
                 request.group_id, request.generation_id, request.member_id, request.group_instance_id, good
             )
             if code:
                 raise Refusal(code)
-        return tenure
+        return partition
 
     @property
     def _rows_version(self) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.shared.api_table import Response, serves
+from ottla.broker.api.shared.api_table import Response, Result, serves
 from ottla.broker.api.shared.controller_decisions import answer_committed
 from ottla.broker.api.shared.proposals import TIMED_OUT, refused
 from ottla.controller.broker_changes import broker_removed
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @serves(64, by_controller=True)
-def unregister_broker(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+def unregister_broker(broker: Broker, call: Call, request: Any, now_ms: int) -> Result:
     if not broker.controller_driver.may_decide:
         return _failed(ErrorCode.NOT_CONTROLLER)
     running = {*broker.lifecycle.live, broker.config.node_id}

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.broker.api.shared.api_table import Response, serves
-from ottla.broker.api.shared.group_requests import Gathering
+from ottla.broker.api.shared.api_table import Result, serves
+from ottla.broker.api.shared.group_requests import CombinedReply
 from ottla.broker.coordinators.txn_markers import Abort
 from ottla.model.errors import ErrorCode
 from ottla.model.limits import ROWS_PER_WRITE_MAX
@@ -31,21 +31,21 @@ _VERSIONED: Final = 2
 
 
 @serves(27, rows_max=ROWS_PER_WRITE_MAX)
-def write_txn_markers(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+def write_txn_markers(broker: Broker, call: Call, request: Any, now_ms: int) -> Result:
     return broker.slices.answer(call, _written(broker, call, request))
 
 
 def _written(broker: Broker, call: Call, request: Any) -> Work:
     by_broker = call.connection.broker_id is not None
     aborts: list[Abort] = []
-    gathering = Gathering(broker, call, len(request.markers), lambda rows: {"markers": rows})
+    combined = CombinedReply(broker, call, len(request.markers), lambda rows: {"markers": rows})
     for at, asked in enumerate(request.markers):
         marker = Marker(
             asked.producer_id, asked.producer_epoch, asked.transaction_result, asked.coordinator_epoch,
             asked.transaction_version if call.version >= _VERSIONED else 0,
         )  # fmt: skip
         places = tuple((topic.name, number) for topic in asked.topics for number in topic.partition_indexes)
-        reply: Reply = gathering.row(at, lambda _code: {})
+        reply: Reply = combined.row(at, lambda _code: {})
 
         def done(codes: Codes, asked: Any = asked, reply: Reply = reply) -> None:
             reply.answer(_row(asked, codes))
@@ -60,7 +60,7 @@ def _written(broker: Broker, call: Call, request: Any) -> Work:
             aborts.append(Abort(marker, places, done))
     if aborts:
         broker.txn_markers.abort_hanging(aborts)
-    return gathering.outcome
+    return combined.outcome
 
 
 def _row(asked: Any, codes: Codes) -> dict[str, Any]:

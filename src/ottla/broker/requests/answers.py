@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.broker.requests.connection import Call, Connection, Enclosed
+from ottla.broker.requests.connection import Call, Connection, EnclosedConnection
 from ottla.broker.requests.headers import FLEXIBLE_RESPONSE_HEADER, RESPONSE_HEADER
 from ottla.model.limits import QUEUED_ANSWER_BYTES_PER_CONNECTION, REQUESTS_WAITING_PER_CONNECTION_MAX
 from ottla.ports.effects import CLOSE, PAUSE, RESUME, SEND
@@ -71,7 +71,7 @@ class Answers:
             if not connection.closed:
                 self._broker.outbox.append((SEND, connection, parts))
             return
-        if isinstance(connection, Enclosed):
+        if isinstance(connection, EnclosedConnection):
             self._isolation.run("a forwarded answer", connection.answered, parts)
             return
         call.parts = parts
@@ -119,7 +119,7 @@ class Answers:
 
     def close(self, connection: Connection, reason: str) -> None:
         """Close a connection: what is still to be answered on it is dropped."""
-        if isinstance(connection, Enclosed):
+        if isinstance(connection, EnclosedConnection):
             self._isolation.run("a forwarded answer", connection.failed, reason)
             return
         if connection.closed:

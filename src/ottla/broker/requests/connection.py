@@ -68,7 +68,7 @@ class Call:
         return self.entry.version
 
 
-class Enclosed(Connection):
+class EnclosedConnection(Connection):
     """The connection of one request that no client of ours sent: it came in an envelope, or is this broker's own.
 
     Its answer is not sent but handed to `done`, with its header and without its size. Its line is never empty, so that the

@@ -9,7 +9,7 @@ reach two controllers, as a client's own retry can: the second then answers what
 The answer is held until this broker's own image has what the controller's had (`api/envelope.py`), so that whoever creates a
 topic here also finds it here.
 
-On the controller, and for its own requests, the same handlers run on an `Enclosed` connection: one request, no network.
+On the controller, and for its own requests, the same handlers run on an `EnclosedConnection` connection: one request, no network.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from ottla.broker.api import envelope
-from ottla.broker.api.shared.api_table import WAIT, Response
+from ottla.broker.api.shared.api_table import NoResponse, Response, Result
 from ottla.broker.api.shared.proposals import limit_ms as commit_limit_ms
-from ottla.broker.requests.connection import Enclosed
+from ottla.broker.requests.connection import EnclosedConnection
 from ottla.broker.requests.headers import REQUEST_HEADER
 from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
@@ -126,13 +126,13 @@ class Attempts:
         done(answer, error)
 
 
-class Asked:
+class ControllerRequest:
     """A request on its way to the controller; answered once, whatever comes first."""
 
     __slots__ = ("_done", "_under_way")
 
     def __init__(
-        self, under_way: dict[Asked, None], done: Callable[[memoryview | None, str | None], None]
+        self, under_way: dict[ControllerRequest, None], done: Callable[[memoryview | None, str | None], None]
     ) -> None:
         self._under_way = under_way
         self._done = done
@@ -144,7 +144,7 @@ class Asked:
             self._done(answer, error)
 
 
-class Held:
+class HeldRequest:
     """Something that waits for the image to have caught up, but not for ever."""
 
     __slots__ = ("bucket", "channel", "condition", "then")
@@ -168,13 +168,13 @@ class ControllerChannel:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self.attempts: dict[Attempts, None] = {}
-        self.held: dict[Held, None] = {}
+        self.held: dict[HeldRequest, None] = {}
         #: What a controller was asked and has not answered: who hears of it.
-        self._under_way: dict[Asked, None] = {}
+        self._under_way: dict[ControllerRequest, None] = {}
 
     # --- clients' requests ------------------------------------------------------------------------------------
 
-    def forward(self, call: Call, frame: memoryview, request: Any) -> Response:
+    def forward(self, call: Call, frame: memoryview, request: Any) -> Result:
         """Have the controller answer a client's request; its frame is copied here."""
         kept = bytes(frame)
         client = _address_bytes(call.connection.peer)
@@ -198,7 +198,7 @@ class ControllerChannel:
 
         attempts = self._begin(ask, done, limit_ms)
         call.abandon = attempts.stop
-        return WAIT
+        return NoResponse.LATER
 
     def _ask_enclosed(self, frame: bytes, client: bytes, done: Done) -> bool:
         """One attempt; whether anything was sent."""
@@ -293,7 +293,7 @@ class ControllerChannel:
 
     def ask_producer_ids(self, done: Callable[[int, int, str | None], None]) -> None:
         """A block of producer ids from the controller: `done(first, count, error)`."""
-        membership = self._broker.lifecycle
+        lifecycle = self._broker.lifecycle
 
         def answered(answer: Any, error: str | None) -> None:
             if answer is None:
@@ -306,7 +306,7 @@ class ControllerChannel:
         self.insist(
             ApiKey.ALLOCATE_PRODUCER_IDS,
             0,
-            {"broker_id": membership.node_id, "broker_epoch": membership.broker_epoch},
+            {"broker_id": lifecycle.node_id, "broker_epoch": lifecycle.broker_epoch},
             # A broker epoch that is stale was told before the controller, or this broker, knew of its new life.
             lambda answer: int(answer.error_code) in (ErrorCode.NOT_CONTROLLER, ErrorCode.STALE_BROKER_EPOCH),
             answered,
@@ -327,15 +327,15 @@ class ControllerChannel:
         body: bytes,
         done: Callable[[memoryview | None, str | None], None],
     ) -> bool:
-        membership = self._broker.lifecycle
-        controller = membership.controller_id
-        known = membership.live.get(controller) or self._broker.image.brokers.get(controller)
-        if known is None or controller == membership.node_id:
+        lifecycle = self._broker.lifecycle
+        controller = lifecycle.controller_id
+        known = lifecycle.live.get(controller) or self._broker.image.brokers.get(controller)
+        if known is None or controller == lifecycle.node_id:
             # This broker too, while it is elected but has not taken over.
             done(None, "there is no controller")
             return False
         peer = (controller, known.host, known.port)
-        asked = Asked(self._under_way, done)
+        asked = ControllerRequest(self._under_way, done)
         self._broker.outbox.append((ASK, peer, lane, key, version, body, asked.answered))
         return True
 
@@ -347,12 +347,12 @@ class ControllerChannel:
         frame: bytes,
         done: Callable[[bytes | None, str | None], None],
         broker_id: int | None = None,
-    ) -> Enclosed:
+    ) -> EnclosedConnection:
         """Serve a request here, whoever brought it; `done` with its answer (header and body), or why there is none.
 
         With `broker_id` it is a request of that broker itself, not of a client.
         """
-        connection = Enclosed(peer, done, broker_id)
+        connection = EnclosedConnection(peer, done, broker_id)
         self._broker.receive(connection, memoryview(frame), self._broker.now_ms)
         return connection
 
@@ -389,7 +389,7 @@ class ControllerChannel:
         if condition():
             then()
             return
-        held = Held(self, condition, then)
+        held = HeldRequest(self, condition, then)
         self.held[held] = None
         self._broker.timers.add(held, self._broker.now_ms + limit_ms)
 

@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.broker.requests.connection import Call, Enclosed
+from ottla.broker.requests.connection import Call, EnclosedConnection
 from ottla.model.interrupted import interrupted_frames
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def _always(_error: Exception) -> bool:
 
 def _is_unanswered(call: Call) -> bool:
     connection = call.connection
-    if isinstance(connection, Enclosed):
+    if isinstance(connection, EnclosedConnection):
         return not connection.closed
     # One that was never in line is still in its handler.
     return not call.queued or (call.parts is None and call in connection.waiting)

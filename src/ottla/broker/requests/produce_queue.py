@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ottla.broker.api.shared.api_table import SILENT, WAIT, Response
+from ottla.broker.api.shared.api_table import NoResponse, Response, Result
 from ottla.log.validation import INLINE_COST_MAX, Validated, validate, validation_cost
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.model.limits import PRODUCE_QUEUE_BYTES_MAX
@@ -59,7 +59,7 @@ class QueuedProduce:
         "waiting",
     )
 
-    def __init__(self, call: Call, request: Any, append: Callable[..., Response], held_bytes: int) -> None:
+    def __init__(self, call: Call, request: Any, append: Callable[..., Result], held_bytes: int) -> None:
         self.call = call
         self.request = request
         self.append = append
@@ -111,7 +111,7 @@ class ProduceQueue:
                         return True
         return False
 
-    def add(self, call: Call, request: Any, append: Callable[..., Response]) -> Response:
+    def add(self, call: Call, request: Any, append: Callable[..., Result]) -> Result:
         """What the handler returns. `append(broker, call, request, now_ms, queued=…, part=…)` is called later."""
         if self.held_bytes > PRODUCE_QUEUE_BYTES_MAX:
             raise Refusal(
@@ -137,7 +137,7 @@ class ProduceQueue:
                 self._broker.slices.failed(call, error)
 
         self._broker.slices.begin(self._validate(queued), done)
-        return WAIT if request.acks else SILENT
+        return NoResponse.LATER if request.acks else NoResponse.DONE
 
     def _rows(self, queued: QueuedProduce) -> Iterator[tuple[Any, Replica]]:
         """The rows for partitions that this broker has."""
@@ -188,7 +188,7 @@ class ProduceQueue:
 
     def _append(self, queued: QueuedProduce) -> Steps[None]:
         broker, call, request = self._broker, queued.call, queued.request
-        response = WAIT
+        response: Result = NoResponse.LATER
         if request.transactional_id is not None:
             if sum(len(topic.partition_data) for topic in request.topic_data) > _ROWS_AT_ONCE_MAX:
                 yield from self._append_in_parts(queued)
@@ -207,7 +207,7 @@ class ProduceQueue:
                 _join_topics(queued.response["responses"])
             if queued.waiting is not None:
                 queued.waiting.release()
-        if response is not WAIT and response is not SILENT:
+        if not isinstance(response, NoResponse):
             broker.answer(call, response)
 
     def _append_in_parts(self, queued: QueuedProduce) -> Steps[None]:
@@ -222,7 +222,9 @@ class ProduceQueue:
                 with suppress(DiskError):
                     replica.log  # noqa: B018  (opens it)
         if len(named_producers(request)) > 1:
-            broker.answer(call, refused_all(broker, call, request, too_many()))
+            response = refused_all(broker, call, request, too_many())
+            if not isinstance(response, NoResponse):
+                broker.answer(call, response)
             return
         queued.parts = deque(part for part, _is_last in _parts(request, _ROWS_IN_A_TRANSACTIONS_PART))
         yield from self._append_part(queued)
@@ -252,7 +254,7 @@ class ProduceQueue:
         )
         if queued.waiting is not None:
             queued.waiting.release()
-        if response is not WAIT and response is not SILENT:
+        if not isinstance(response, NoResponse):
             broker.answer(call, response)
 
     def _leave(self, queued: QueuedProduce) -> None:

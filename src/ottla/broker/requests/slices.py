@@ -28,8 +28,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from ottla.broker.api.shared.api_table import SILENT, WAIT, Response
-from ottla.broker.requests.connection import Enclosed
+from ottla.broker.api.shared.api_table import NoResponse, Response, Result
+from ottla.broker.requests.connection import EnclosedConnection
 from ottla.model.limits import ANSWER_BYTES_MAX
 from ottla.model.steps import SLICE_COST, Step, Steps, attempt
 from ottla.ports.effects import PAUSE
@@ -47,8 +47,8 @@ _ACTIVE_MAX: Final = 4
 _TRIAL_COST: Final = 50
 
 Done: TypeAlias = Callable[[Any, Exception | None], None]
-#: What a handler works on; returns the response (or WAIT or SILENT, if it sees to the answer itself).
-Work: TypeAlias = Steps[Response]
+#: The steps of a handler. They return its response, or a `NoResponse`.
+Work: TypeAlias = Steps[Result]
 Rows: TypeAlias = list[dict[str, Any]]
 
 
@@ -64,7 +64,7 @@ class _Task(NamedTuple):
     error: Exception | None = None
 
 
-class _Fresh(NamedTuple):
+class _NewRequest(NamedTuple):
     """A request that was not begun yet."""
 
     call: Call
@@ -89,7 +89,7 @@ class Slices:
         self._active = 0
         self._line: deque[tuple[Call, Steps[None]]] = deque()
         #: Requests that are tried first. While there are any, a task that does nothing keeps the turns coming.
-        self._fresh: deque[_Fresh] = deque()
+        self._new: deque[_NewRequest] = deque()
 
     def charge(self, cost: int) -> None:
         """The work that is under way costs more than its steps say."""
@@ -102,37 +102,39 @@ class Slices:
 
     # --- answers ------------------------------------------------------------------------------------------------
 
-    def answer(self, call: Call, work: Work, field: str | None = None, rows: Rows | None = None) -> Response:
-        """What a handler returns: the response if it is done soon, else WAIT.
+    def answer(self, call: Call, work: Work, field: str | None = None, rows: Rows | None = None) -> Result:
+        """What a handler returns: the response if it is done soon, else NoResponse.LATER.
 
         `field` names the array of the response to which `rows` belong, which the work fills.
         """
         if self._spent >= SLICE_COST:
-            if not self._fresh:
-                self.begin(self._while_fresh(), _ignore)
-            self._fresh.append(_Fresh(call, work, field, rows))
+            if not self._new:
+                self.begin(self._while_new(), _ignore)
+            self._new.append(_NewRequest(call, work, field, rows))
             self._put_off(call, work)
-            return WAIT
+            return NoResponse.LATER
         step: Step = 0
         while self._spent < SLICE_COST:
             try:
                 step = work.send(None)
             except StopIteration as end:
                 self._spent += 1
-                response: Response = end.value
-                return response if field is None else {**response, field: rows}
+                response: Result = end.value
+                if field is None or isinstance(response, NoResponse):
+                    return response
+                return {**response, field: rows}
             if not isinstance(step, int):
                 break
             self._spent += step or 1
         self._wait(call, self._rest(call, work, step, field, rows))
-        return WAIT
+        return NoResponse.LATER
 
     def answer_later(
         self, call: Call, work: Work, field: str | None = None, rows: Rows | None = None
     ) -> None:
         """The same for a call that waits already."""
         response = self.answer(call, work, field, rows)
-        if response is not WAIT and response is not SILENT:
+        if not isinstance(response, NoResponse):
             self._broker.answer(call, response)
 
     def answer_built(self, call: Call, response: Response) -> bool:
@@ -151,7 +153,7 @@ class Slices:
     def _put_off(self, call: Call, steps: Steps[Any]) -> None:
         call.abandon = steps.close
         connection = call.connection
-        if not connection.paused and not isinstance(connection, Enclosed):
+        if not connection.paused and not isinstance(connection, EnclosedConnection):
             connection.paused = True
             self._broker.outbox.append((PAUSE, connection))
 
@@ -180,7 +182,7 @@ class Slices:
         encoded = EncodedRows()
         rows = rows if rows is not None else []
         row_cls = rows_class(cls, field) if field is not None else None
-        response: Response | None = None
+        response: Result | None = None
         counted = 0
         try:
             while response is None:
@@ -200,7 +202,7 @@ class Slices:
                 # It is memory for an answer, as if it waited to be sent.
                 self._broker.answers.held_bytes += encoded.size - counted
                 counted = encoded.size
-            if response is not WAIT and response is not SILENT:
+            if not isinstance(response, NoResponse):
                 yield from self._encoded(call, response if field is None else {**response, field: encoded})
         finally:
             self._broker.answers.held_bytes -= counted
@@ -212,13 +214,13 @@ class Slices:
 
     # --- requests that were not begun yet -------------------------------------------------------------------------
 
-    def _while_fresh(self) -> Steps[None]:
-        while self._fresh:
+    def _while_new(self) -> Steps[None]:
+        while self._new:
             yield 1
 
-    def _try(self, fresh: _Fresh) -> int:
+    def _try(self, new: _NewRequest) -> int:
         """Answer it if it is short, else it waits in line; what that cost."""
-        call, work, field, rows = fresh
+        call, work, field, rows = new
         if call.connection.closed:
             return 1
         call.abandon = None
@@ -231,8 +233,8 @@ class Slices:
                     break
                 cost += step or 1
         except StopIteration as end:
-            response: Response = end.value
-            if response is not WAIT and response is not SILENT:
+            response: Result = end.value
+            if not isinstance(response, NoResponse):
                 self._broker.answer(call, response if field is None else {**response, field: rows})
         except Exception as error:
             self.failed(call, error)
@@ -246,8 +248,8 @@ class Slices:
         self._spent = 0
         budget = SLICE_COST
         # A quarter is left for the long ones.
-        while self._fresh and budget > SLICE_COST // 4:
-            budget -= self._try(self._fresh.popleft())
+        while self._new and budget > SLICE_COST // 4:
+            budget -= self._try(self._new.popleft())
         tasks = self.tasks
         while tasks and budget > 0:
             task = tasks.popleft()

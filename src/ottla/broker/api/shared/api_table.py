@@ -7,14 +7,14 @@ Each file in this folder opens with its API's contract and registers a handler:
 
 With `by_client=True` the call says what the client calls itself (`call.client_id`). With `by_controller=True` the handler runs on the controller only: on any other broker the request is handed on to it.
 
-A handler returns the answer as a dict of kio's field names (see `wire/encode.py`), `WAIT` if it answers later through
-`broker.answer(call, …)`, or `SILENT` if the request wants no answer. An `Entry` is an API in one version with its reader,
+A handler returns the answer as a dict of kio's field names (see `wire/encode.py`), or a `NoResponse`. An `Entry` is an API in one version with its reader,
 encoder and handler looked up once; a version's schema is loaded when it is first used.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from ottla.model.limits import CLIENT_ID_BYTES_MAX, ROWS_PER_REQUEST_MAX
@@ -33,13 +33,22 @@ if TYPE_CHECKING:
     from ottla.broker.core import Broker
     from ottla.broker.requests.connection import Call
 
+#: A response by kio's field names.
 Response: TypeAlias = dict[str, Any]
-Handler: TypeAlias = "Callable[[Broker, Call, Any, int], Response]"
 
-#: Returned by a handler that will answer later.
-WAIT: Final[Response] = {}
-#: Returned by a handler whose request wants no answer, or has its answer already through `broker.reply`.
-SILENT: Final[Response] = {}
+
+class NoResponse(Enum):
+    """What a handler returns instead of a response. Compared by identity."""
+
+    #: The handler answers later, through `broker.answer(call, …)`.
+    LATER = "later"
+    #: The request wants no response, or was answered already through `broker.reply`.
+    DONE = "done"
+
+
+Result: TypeAlias = "Response | NoResponse"
+Handler: TypeAlias = "Callable[[Broker, Call, Any, int], Result]"
+
 
 #: What a request may weigh unless its API says otherwise: a million-item request must not become a million objects.
 _REQUEST_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -160,7 +169,7 @@ def _with_its_frame(key: int, version: int, rows_max: int) -> Callable[[Any, int
 
 
 def _here_or_forwarded(handler: Handler, *, changes_metadata: bool) -> Handler:
-    def handle(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+    def handle(broker: Broker, call: Call, request: Any, now_ms: int) -> Result:
         decoded, frame = request
         controlling = broker.controller_driver
         if controlling.may_decide or (controlling.is_active and not changes_metadata):
@@ -171,7 +180,7 @@ def _here_or_forwarded(handler: Handler, *, changes_metadata: bool) -> Handler:
 
 
 def _with_client_id(handler: Handler) -> Handler:
-    def handle(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+    def handle(broker: Broker, call: Call, request: Any, now_ms: int) -> Result:
         decoded, frame = request
         size = int.from_bytes(frame[8:10], "big", signed=True)
         client_id = str(frame[10 : 10 + size], "utf-8", "replace") if size > 0 else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.shared.api_table import WAIT, Response
+from ottla.broker.api.shared.api_table import NoResponse, Response, Result
 from ottla.broker.api.shared.cluster_action import is_broker
 from ottla.broker.api.shared.proposals import CommitWait, limit_ms
 from ottla.model.errors import ErrorCode
@@ -40,7 +40,7 @@ class Decisions:
 
     def answer(
         self, call: Call, response: Callable[[], Response], failed: Callable[[ErrorCode], Response]
-    ) -> Response:
+    ) -> Result:
         """Answer with `response` once all of it is in the image, or with `failed` at the latest when the time-out ends."""
         broker = self._broker
         if not self._proposed:
@@ -55,7 +55,7 @@ class Decisions:
         self._done = done
         if not self._left:
             done()
-        return WAIT
+        return NoResponse.LATER
 
 
 def answer_committed(
@@ -65,7 +65,7 @@ def answer_committed(
     records: Sequence[Record],
     response: Callable[[], Response],
     failed: Callable[[ErrorCode], Response],
-) -> Response:
+) -> Result:
     """Propose, and answer with `response` once all of it is in the image, or with `failed` at the latest when the time-out ends."""
     decisions = Decisions(broker, request)
     decisions.propose(records)

@@ -1,7 +1,7 @@
 """What the APIs of groups share: finding a group's shard, and answers that come later, or in parts.
 
 A coordinator's answer may come at once, or when others have joined, or when a batch counts; it may be refused when the partition
-moves. `Answering` is the reply of one request; `Gathering` that of one that asks about many groups, each a part of it.
+moves. `CoordinatorReply` is the reply of one request; `CombinedReply` that of one that asks about many groups, each a part of it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.broker.api.shared.api_table import SILENT, WAIT, Response
+from ottla.broker.api.shared.api_table import NoResponse, Response, Result
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.model.strings import is_name
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
-class Answering:
+class CoordinatorReply:
     """The answer to one request. `refusal(code)` is an error in the shape of its API."""
 
     __slots__ = ("_broker", "_call", "_is_answered", "_refusal")
@@ -40,12 +40,12 @@ class Answering:
         self.answer(self._refusal(code))
 
     @property
-    def outcome(self) -> Response:
+    def outcome(self) -> Result:
         """What the handler returns."""
-        return SILENT if self._is_answered else WAIT
+        return NoResponse.DONE if self._is_answered else NoResponse.LATER
 
 
-class Gathering:
+class CombinedReply:
     """The answer to a request about many groups: a row each, in the request's order.
 
     It leaves when all rows are there, and not before the handler is done and has asked for the `outcome`: a handler that works in
@@ -64,8 +64,8 @@ class Gathering:
         self._left = count
         self._finish = finish
 
-    def row(self, at: int, refusal: Callable[[ErrorCode], Any]) -> Row:
-        return Row(self, at, refusal)
+    def row(self, at: int, refusal: Callable[[ErrorCode], Any]) -> RowReply:
+        return RowReply(self, at, refusal)
 
     def fill(self, at: int, row: Any) -> None:
         self._rows[at] = row
@@ -77,27 +77,27 @@ class Gathering:
         return self._broker.slices.answer_built(self._call, self._finish(self._rows))
 
     @property
-    def outcome(self) -> Response:
+    def outcome(self) -> Result:
         """What the handler returns, when it has asked for all rows."""
         self._is_handled = True
-        return SILENT if not self._left and self._answer() else WAIT
+        return NoResponse.DONE if not self._left and self._answer() else NoResponse.LATER
 
 
-class Row:
+class RowReply:
     """One part of a gathered answer."""
 
-    __slots__ = ("_at", "_gathering", "_refusal")
+    __slots__ = ("_at", "_combined", "_refusal")
 
-    def __init__(self, gathering: Gathering, at: int, refusal: Callable[[ErrorCode], Any]) -> None:
-        self._gathering = gathering
+    def __init__(self, combined: CombinedReply, at: int, refusal: Callable[[ErrorCode], Any]) -> None:
+        self._combined = combined
         self._at = at
         self._refusal = refusal
 
     def answer(self, response: Mapping[str, Any]) -> None:
-        self._gathering.fill(self._at, response)
+        self._combined.fill(self._at, response)
 
     def refuse(self, code: ErrorCode) -> None:
-        self._gathering.fill(self._at, self._refusal(code))
+        self._combined.fill(self._at, self._refusal(code))
 
 
 def find_shard(broker: Broker, group_id: str, *, writes: bool = False, may_be_empty: bool = False) -> Shard:

@@ -15,7 +15,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ottla.broker.api.shared.api_table import SILENT, WAIT, Response
+from ottla.broker.api.shared.api_table import NoResponse, Response, Result
 from ottla.metadata.appends import encoded_bytes, pack, too_large
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.model.limits import COMMIT_WAIT_MS
@@ -130,15 +130,19 @@ class Proposals:
         cost, self._cost = self._cost, 0
         yield cost
 
-    def answer(self, response: Response) -> Response:
+    def answer(self, response: Response) -> Result:
         """The response now if nothing was written, else once every change is committed, refused or timed out."""
         self._propose()
         if not self._appends:
-            return SILENT if self._broker.slices.answer_built(self._call, response) else WAIT
+            return (
+                NoResponse.DONE
+                if self._broker.slices.answer_built(self._call, response)
+                else NoResponse.LATER
+            )
         self._response = response
         left_ms = max(self._deadline_ms - self._broker.now_ms, 1)
         self._wait = CommitWait(self._broker, self._call, left_ms, self._timed_out)
-        return WAIT
+        return NoResponse.LATER
 
     def _propose(self) -> None:
         broker = self._broker

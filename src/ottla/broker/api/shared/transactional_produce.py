@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.broker.api.shared.api_table import SILENT, WAIT, Response
+from ottla.broker.api.shared.api_table import NoResponse, Result
 from ottla.broker.coordinators.txn_verification import HELD_BYTES_MAX, Producer
 from ottla.broker.requests.produce_queue import kept
 from ottla.model.errors import ErrorCode, Refusal
@@ -52,7 +52,7 @@ _PASSING: Final = frozenset(
 NOBODY: Final[Mapping[Any, Refusal]] = {}
 
 
-class Transactional:
+class TransactionalProduce:
     """One request, from its first look to its appends: `append(broker, call, request, now_ms, refused)`."""
 
     __slots__ = (
@@ -66,7 +66,7 @@ class Transactional:
         "_request",
     )
 
-    def __init__(self, broker: Broker, call: Call, request: Any, append: Callable[..., Response]) -> None:
+    def __init__(self, broker: Broker, call: Call, request: Any, append: Callable[..., Result]) -> None:
         self._broker = broker
         self._call = call
         self._request = request
@@ -75,9 +75,9 @@ class Transactional:
         self._is_finished = False
         self._is_late = False
         # Who wants no answer does not stand in line for one.
-        self._outcome: Response = WAIT if request.acks else SILENT
+        self._outcome: Result = NoResponse.LATER if request.acks else NoResponse.DONE
 
-    def begin(self) -> Response:
+    def begin(self) -> Result:
         """What the handler returns."""
         self._look()
         if not self._is_finished:
@@ -169,12 +169,12 @@ class Transactional:
         broker = self._broker
         self._answer(self._append(broker, self._call, self._request, broker.now_ms, refused))
 
-    def _answer(self, response: Response) -> None:
+    def _answer(self, response: Result) -> None:
         self._is_finished = True
         self._broker.txn_verification.held_bytes -= self._held_bytes
         if not self._is_late:
             self._outcome = response
-        elif response is not WAIT and response is not SILENT:
+        elif not isinstance(response, NoResponse):
             self._broker.answer(self._call, response)
 
     def _keep(self) -> None:
@@ -215,12 +215,12 @@ def has_transactional(request: Any) -> bool:
     return False
 
 
-def refused_all(broker: Broker, call: Call, request: Any, refusal: Refusal) -> Response:
+def refused_all(broker: Broker, call: Call, request: Any, refusal: Refusal) -> Result:
     """The answer to a request of which nothing is appended."""
     if not request.acks:
         # Without an answer this is the only way to tell.
         broker.close(call.connection, "a produce with acks=0 failed")
-        return SILENT
+        return NoResponse.DONE
     key = "topic_id" if call.version >= 13 else "name"
     return {
         "responses": [
