@@ -1,7 +1,7 @@
-"""A gate before a broker that has neither TLS nor SASL: it speaks both, and lets through who is allowed.
+"""A proxy with TLS and SASL in front of a broker that has neither; it lets authenticated clients through.
 
-It does what Apache Kafka's listeners do: nothing but ApiVersions, SaslHandshake and SaslAuthenticate before authentication, nothing
-but those while it is going on, and a closed connection for whoever does otherwise. Requests go through one at a time.
+It behaves like Apache Kafka's listeners: before and during authentication only ApiVersions, SaslHandshake and
+SaslAuthenticate are allowed; other requests close the connection. Requests pass one at a time.
 """
 
 import asyncio

@@ -20,7 +20,7 @@ def public(client: type) -> dict[str, Any]:
 
 
 def words(annotation: object) -> str:
-    """An annotation without what must differ between the faces."""
+    """An annotation without the parts that differ between the twins."""
     return str(annotation).replace("Async", "").replace("Awaitable", "").replace(" ", "")
 
 

@@ -1,4 +1,4 @@
-"""Kafka's names understood, mistakes told without secrets."""
+"""Kafka's property names are understood, and errors quote no secrets."""
 
 import pytest
 

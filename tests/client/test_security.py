@@ -1,4 +1,4 @@
-"""TLS and SASL of all three clients, on both faces, before a gate that speaks them; and what goes wrong, in words."""
+"""TLS and SASL of all clients, blocking and asyncio, through a proxy that speaks them; and the errors."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""That nothing waits for ever, on Apache Kafka: the tests of `tests/client/producer/test_ends.py`, with another server.
+"""That nothing waits for ever, on Apache Kafka: the tests of `tests/client/producer/test_no_hangs.py`, with another server.
 
 And what it makes of requests that come again, after their answers were lost.
 """
@@ -11,8 +11,8 @@ import ottla
 from bench.kafka import fetch
 from tests.broker_proxy import PRODUCE, Proxy
 from tests.client.producer.behaviours import read_all
-from tests.client.producer.test_ends import *  # noqa: F403 (every test of it is one of this file)
-from tests.client.producer.test_ends import PATIENCE_S
+from tests.client.producer.test_no_hangs import *  # noqa: F403 (every test of it is one of this file)
+from tests.client.producer.test_no_hangs import PATIENCE_S
 from tests.running_broker import topic_name
 
 __all__ = ["topic_name"]

@@ -1,10 +1,10 @@
-"""What consumers of the SDK read from Apache Kafka: `tests/client/consumer/reading.py`, against its broker."""
+"""What consumers of the SDK read from Apache Kafka: `tests/client/consumer/read_behaviour.py`, against its broker."""
 
 from collections.abc import Iterator
 
 import pytest
 
-from tests.client.consumer.reading import *  # noqa: F403
+from tests.client.consumer.read_behaviour import *  # noqa: F403
 from tests.interop.kafka_directory import running
 from tests.interop.programs import Java
 

@@ -1,4 +1,4 @@
-"""Brokers for the SDK: one that all tests share, directly and behind a proxy that plays the network, and ones to be killed."""
+"""Brokers for the SDK: a shared one, one behind a proxy that simulates the network, and ones to kill."""
 
 import itertools
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Members of groups that read in a thread of their own, and write down what they get and what they are told."""
+"""Group members that read in their own thread and record their partitions and records."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""What a topic holds, as the SDK's consumer reads it from the beginning to the end; and waiting for what must come."""
+"""Read a topic from beginning to end with the SDK's consumer, and wait for conditions."""
 
 import contextlib
 import os

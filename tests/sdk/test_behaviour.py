@@ -1,4 +1,4 @@
-"""End to end, with every part of the SDK, on any server of the protocol: here ottla; `tests/interop` runs the same on Apache Kafka."""
+"""End to end with every part of the SDK: here on ottla; `tests/interop` runs the same on Apache Kafka."""
 
 import asyncio
 import itertools

@@ -1,4 +1,6 @@
-"""Brokers that die and come back, topics that change beneath clients: each client goes on by itself, or says what is wrong."""
+"""Brokers that die and come back, and topics that change: each client continues by itself or raises a clear
+error.
+"""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""Leaders and coordinators that move, brokers that stand still: on a cluster of three."""
+"""Leaders and coordinators that move, and hanging brokers, on a cluster of three."""
 
 import threading
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Members of groups in hard times: their broker is away for longer than their session, or dies as they leave."""
+"""Group members in trouble: their broker is down for longer than their session, or dies while they leave."""
 
 import itertools
 import threading

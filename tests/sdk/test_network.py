@@ -1,4 +1,4 @@
-"""A network that is slow, silent, cut, or in between: what clients do then is what their documentation says, and it ends."""
+"""A network that is slow, silent or broken: clients behave as documented, and nothing hangs."""
 
 import itertools
 import threading

@@ -1,4 +1,4 @@
-"""Clients that wait cost nothing, and clients that are closed leave nothing: threads, descriptors, memory, tasks."""
+"""Waiting clients use no CPU, and closed clients leave no threads, descriptors, memory or tasks."""
 
 import gc
 import threading

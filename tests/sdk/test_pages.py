@@ -1,4 +1,4 @@
-"""docs/sdk.md and the README: their programs run as they stand, one after the other, and print what their comments say."""
+"""docs/sdk.md and the README: their programs run in order and print what their comments say."""
 
 import re
 from pathlib import Path

@@ -76,13 +76,13 @@ async def _converse(ask: Ask, exchange: Exchange, address: str, settings: Client
 
 
 def _refuse(answer: Any, exchange: Exchange, address: str, settings: ClientConfig) -> None:
-    told = answer.error_message
+    text = answer.error_message
     if isinstance(exchange, OAuthBearer) and exchange.refusal:
-        told = f"{told or 'refused'} ({exchange.refusal})"
+        text = f"{text or 'refused'} ({exchange.refusal})"
     error = refused(
         int(answer.error_code),
         f"{settings.sasl_mechanism} with {address}{_as_whom(settings)}",
-        message=told,
+        message=text,
         broker=address,
     )
     error.advice = _advice(settings)

@@ -18,20 +18,20 @@ _KINDS_MAX: Final = 1_000
 class Complaints:
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
-        self._said: dict[Hashable, tuple[float, int]] = {}
+        self._logged: dict[Hashable, tuple[float, int]] = {}
 
     def warn(self, kind: Hashable, text: str, now_s: float) -> None:
-        said_s, unsaid = self._said.get(kind, (None, 0))
-        if said_s is not None and now_s - said_s < SILENCE_S:
-            self._said[kind] = (said_s, unsaid + 1)
+        logged_s, skipped = self._logged.get(kind, (None, 0))
+        if logged_s is not None and now_s - logged_s < SILENCE_S:
+            self._logged[kind] = (logged_s, skipped + 1)
             return
-        if len(self._said) >= _KINDS_MAX:
-            self._said.pop(next(iter(self._said)))
-        self._said[kind] = (now_s, 0)
+        if len(self._logged) >= _KINDS_MAX:
+            self._logged.pop(next(iter(self._logged)))
+        self._logged[kind] = (now_s, 0)
         self._logger.warning(
-            "%s%s", text, f" (and {unsaid} more times since it was last logged)" if unsaid else ""
+            "%s%s", text, f" (and {skipped} more times since it was last logged)" if skipped else ""
         )
 
     def settled(self, kind: Hashable) -> None:
         """It works again: the next failure is logged at once."""
-        self._said.pop(kind, None)
+        self._logged.pop(kind, None)

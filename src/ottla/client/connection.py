@@ -164,7 +164,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
             answer = await self._request_versions(min(version, max(theirs, 0)), body)
         if answer.error_code:
             raise UnsupportedVersion(
-                f"{self.address} does not tell its API versions",
+                f"{self.address} does not answer ApiVersions",
                 code=ErrorCode(int(answer.error_code)),
                 broker=self.address,
             )

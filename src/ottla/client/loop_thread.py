@@ -123,7 +123,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 @atexit.register
-def _stop_what_is_open() -> None:
+def _stop_open_clients() -> None:
     """Stop the clients of a program that did not call `close()`. Producers have sent their records before."""
     for client in list(_open_clients):
         if not isinstance(client._core, Forked):

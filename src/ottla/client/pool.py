@@ -22,7 +22,7 @@ Address = tuple[str, int]
 _Key = tuple[Address, str]
 
 #: How long a peer may take to read the rest when the client closes.
-GOODBYE_S_MAX: Final = 2.0
+CLOSE_S_MAX: Final = 2.0
 
 
 class Pool:
@@ -142,4 +142,4 @@ class Pool:
         for connection in connections:
             connection.close()
         # The loop may end next: close the sockets before.
-        await asyncio.gather(*(connection.wait_closed(GOODBYE_S_MAX) for connection in connections))
+        await asyncio.gather(*(connection.wait_closed(CLOSE_S_MAX) for connection in connections))

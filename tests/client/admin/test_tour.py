@@ -1,4 +1,4 @@
-"""The tour of the admin client against ottla; `tests/interop/test_sdk_admin.py` makes the same against Apache Kafka."""
+"""The tour of the admin client on ottla; `tests/interop/test_sdk_admin.py` runs it on Apache Kafka."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Which open transactions hang, and what brokers of other ages are asked. The requests themselves: tests/cli/test_txn.py."""
+"""Detection of hanging transactions, and requests to older brokers. See also tests/cli/test_txn_command.py."""
 
 import asyncio
 from typing import Any

@@ -1,6 +1,6 @@
-"""What a consumer promises as a member of a group, on whichever broker: run against ottla here and against Apache Kafka by `tests/interop`.
+"""The behaviour of a group member on any broker: run on ottla here, and on Apache Kafka by `tests/interop`.
 
-Each test is handed the `address` of a broker and a name of its own for topic and group.
+Each test gets the `address` of a broker and a unique name for topic and group.
 """
 
 import asyncio

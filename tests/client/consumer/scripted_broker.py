@@ -1,7 +1,8 @@
-"""Brokers that answer what a test tells them: for what a real broker says only when a cluster falls apart in a certain way.
+"""Scripted brokers: they send the responses of a test, for errors that a real broker sends only in a broken
+cluster.
 
-They speak the protocol through `wire/` on real sockets, and serve ApiVersions, Metadata, ListOffsets and Fetch. Metadata names every
-broker that was started, and one topic of one partition, led by `leader`.
+They speak the protocol through `wire/` on real sockets, and serve ApiVersions, Metadata, ListOffsets and
+Fetch. Metadata lists every started broker, and one topic of one partition, led by `leader`.
 """
 
 from __future__ import annotations

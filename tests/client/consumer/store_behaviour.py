@@ -1,6 +1,7 @@
-"""What every offset store promises, whichever database is behind it: run on SQLite here and on real servers by `tests/interop`.
+"""The behaviour of every offset store: run on SQLite here, and on real database servers by `tests/interop`.
 
-Each test is handed `open_store`, which opens a store on one database, and `totals`, which reads and writes beside it.
+Each test gets `open_store`, which opens a store on one database, and `totals`, which reads and writes the
+same database.
 """
 
 from collections.abc import Callable

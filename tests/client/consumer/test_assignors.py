@@ -1,4 +1,6 @@
-"""Assignors: every partition once, evenly, with few moves; Kafka's own results where it says which; nothing handed over too early."""
+"""Assignors: each partition once, balanced, with few moves, with Kafka's results, and no partition assigned
+too early.
+"""
 
 import struct
 from collections import Counter

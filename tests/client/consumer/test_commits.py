@@ -1,4 +1,4 @@
-"""Commits and the answers of a coordinator that the test plays: what is tried again, and what is told."""
+"""Commits to a simulated coordinator: retries and errors."""
 
 import asyncio
 from collections.abc import Callable

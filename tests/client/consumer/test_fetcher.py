@@ -1,4 +1,4 @@
-"""What a consumer makes of answers that only a cluster in trouble gives."""
+"""The consumer with responses that only a cluster in trouble sends."""
 
 import asyncio
 import time

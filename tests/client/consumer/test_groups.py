@@ -1,4 +1,4 @@
-"""Groups of consumers of the SDK on ottla: the behaviours of `group_behaviour.py`."""
+"""Groups of SDK consumers on ottla: the tests of `group_behaviour.py`."""
 
 import time
 from collections.abc import Callable

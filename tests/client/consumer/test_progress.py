@@ -1,4 +1,4 @@
-"""Loops over a consumer that are left, and what a poll or a seek within them does: every record is seen, and none twice."""
+"""Loops over a consumer that are left, and polls or seeks inside a loop: every record is seen once."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Offsets in a store of the user's own: what stores promise, on SQLite, and consumers that use one."""
+"""Offset stores on SQLite, and consumers that use one."""
 
 import asyncio
 import sqlite3

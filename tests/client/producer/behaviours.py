@@ -1,6 +1,8 @@
-"""What a producer does, whichever server it speaks to: ottla's own (`test_producer.py`) or Apache Kafka (`tests/interop/test_sdk_producer.py`).
+"""The behaviour of a producer on any broker: run on ottla (`test_producer.py`) and on Apache Kafka
+(`tests/interop/test_sdk_producer.py`).
 
-Both import these tests and bring the fixtures `address`, of a server that all tests share, and `topic_name`, a name of each test's own.
+Both modules import these tests and define the fixtures `address`, a shared broker, and `topic_name`, a unique
+name.
 """
 
 import asyncio

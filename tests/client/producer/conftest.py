@@ -1,4 +1,4 @@
-"""The server that the shared tests of the producer speak to here: ottla's own."""
+"""The broker for the shared tests of the producer: ottla."""
 
 import pytest
 

@@ -1,8 +1,10 @@
-"""The order and the once-only of records, with any number of batches on their way, against a model of a broker and its network.
+"""Order and exactly-once of records with several batches in flight, against a model of a broker and its
+network.
 
-The broker of the model keeps a producer's last epoch and its last five batches, as real ones do. Requests reach it in order, as on one
-connection; it may refuse one for a while, take it and say that it did not, or the connection breaks, with some requests carried out and all
-answers lost. Batches with a bad record are always refused, batches that are too large always too large.
+The model broker keeps a producer's last epoch and its last five batches, like a real one. Requests arrive in
+order, as on one connection. The broker may refuse a request for a while, or write it and answer with an
+error; or the connection breaks, with some requests written and all responses lost. A batch with a bad record
+is always refused, a batch that is too large always as too large.
 """
 
 import itertools

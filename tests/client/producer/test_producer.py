@@ -1,4 +1,6 @@
-"""The producer and ottla's broker, which is killed and started again here; what both servers have in common is in `behaviours.py`."""
+"""The producer with ottla's broker, which is killed and restarted here. `behaviours.py` has the tests for any
+broker.
+"""
 
 import asyncio
 import signal

@@ -1,4 +1,4 @@
-"""Batches that come encoded: they leave in order, in transactions of both protocols, and are cut where they are too large."""
+"""Encoded batches: their order, transactions of both protocols, and splitting of large batches."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The transactional producer and ottla's broker; what both servers have in common is in `transactional.py`."""
+"""The transactional producer with ottla's broker. `transactional.py` has the tests for any broker."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,6 +1,6 @@
-"""What a transactional producer does, whichever server it speaks to; imported as `behaviours.py` is.
+"""The behaviour of a transactional producer on any broker; imported like `behaviours.py`.
 
-Each test runs with both protocols: `announced`, of old, and `implicit`, version 2 (KIP-890), which both servers know.
+Each test runs with both protocols: `announced` (v1) and `implicit` (v2, KIP-890), which both brokers support.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The exchanges that the RFCs print, and servers that must not be believed."""
+"""The exchanges in the RFCs, and servers that must be refused."""
 
 import base64
 import hashlib

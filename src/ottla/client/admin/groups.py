@@ -32,7 +32,7 @@ class GroupListing:
     protocol_type: str
 
     def __str__(self) -> str:
-        return f"{self.group}: {self.state or 'state not told'}, {self.type}"
+        return f"{self.group}: {self.state or 'state unknown'}, {self.type}"
 
 
 @dataclass(frozen=True, slots=True)

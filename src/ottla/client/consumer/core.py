@@ -101,7 +101,7 @@ class AsyncConsumer(SeekOperations):
         await self._cluster.start()
         self._fetcher.start()
 
-    async def close(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  # the blocking one has it too
+    async def close(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  # same signature as the blocking client
         """Commit (with `enable_auto_commit`), leave the group and disconnect.
 
         A second call does nothing.
@@ -127,7 +127,7 @@ class AsyncConsumer(SeekOperations):
         finally:
             self._is_closed = True
             yield self._shut()
-            yield from self._progress.tell()
+            yield from self._progress.run_callbacks()
             self._interceptors.close()
             if self._settings.offset_store is not None:
                 yield StoreCall(self._settings.offset_store.close)

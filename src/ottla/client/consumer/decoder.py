@@ -45,7 +45,7 @@ class _Loader:
     def __init__(self) -> None:
         self.twin: Twin | None = None
         #: Whether the compiled decoder is known to be unavailable.
-        self.is_hopeless = False
+        self.is_unavailable = False
         self._lock = threading.Lock()
         self._tried = False
         self._thread: threading.Thread | None = None
@@ -58,7 +58,7 @@ class _Loader:
                 try:
                     self.twin = cast(Twin, import_module("ottla.records.compiled"))
                 except Exception as error:
-                    self.is_hopeless = True
+                    self.is_unavailable = True
                     if find_spec("numba") is not None:
                         _log.warning("numba cannot be used (%s): records are decoded in pure Python", error)
             return self.twin
@@ -70,7 +70,7 @@ class _Loader:
         if self._tried or self._thread is not None:
             return
         if find_spec("numba") is None:
-            self.is_hopeless = True
+            self.is_unavailable = True
             return
         self._thread = threading.Thread(target=self.load, name="ottla-compile")
         try:
@@ -110,7 +110,7 @@ class DecoderSelector:
             return
         if _loader.twin is not None:
             self._adopt(_loader.twin)
-        elif _loader.is_hopeless:
+        elif _loader.is_unavailable:
             self._settled = True
         else:
             _loader.load_soon()

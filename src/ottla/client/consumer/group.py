@@ -33,7 +33,7 @@ log = logging.getLogger("ottla.client")
 #: JoinGroup and SyncGroup are held by the coordinator: other requests use another connection.
 MEMBER_LANE = "group"
 #: A dead coordinator is usually replaced within this time; a leaving member does not wait longer.
-GOODBYE_MS_MAX = 5_000
+LEAVE_MS_MAX = 5_000
 #: How often to look for a subscribed topic that does not exist.
 MISSING_MS = 2_000
 
@@ -121,7 +121,7 @@ class Group:
         it gets records.
         """
         self.member.polled(now_ms())
-        self._look_at_step()
+        self._prepare_step()
         self._awake.set()
 
     def ready_step(self) -> Step | None:
@@ -137,7 +137,7 @@ class Group:
 
     async def end_step(self) -> None:
         self.member.step_ends(now_ms())
-        self._look_at_step()
+        self._prepare_step()
         self._awake.set()
 
     # Being a member
@@ -158,20 +158,20 @@ class Group:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._is_ready, self._step = False, None
-        goodbye = self.member.leave()
-        if goodbye is None:
+        request = self.member.leave()
+        if request is None:
             return
         try:
-            async with asyncio.timeout(min(timeout_ms, GOODBYE_MS_MAX) / 1000):
-                await self._say_goodbye(goodbye)
+            async with asyncio.timeout(min(timeout_ms, LEAVE_MS_MAX) / 1000):
+                await self._send_leave(request)
         except (KafkaError, TimeoutError) as error:
             log.info("group %s: LeaveGroup did not reach the coordinator: %s", self._group_id, error)
 
-    async def _say_goodbye(self, goodbye: Ask) -> None:
+    async def _send_leave(self, request: Ask) -> None:
         """Retry LeaveGroup: otherwise the other members wait for the session timeout."""
         for attempt in itertools.count(1):
             try:
-                answer, _ = await self._coordinator.request(goodbye.api_key, goodbye.body)
+                answer, _ = await self._coordinator.request(request.api_key, request.body)
                 if int(answer.error_code) not in MOVED:
                     return
                 self._coordinator.forget()
@@ -200,7 +200,7 @@ class Group:
             now = now_ms()
             member.polled(now if self.is_polling else self._polled_ms)
             asked = member.next(now)
-            self._look_at_step()
+            self._prepare_step()
             for notice in member.notices:
                 log.warning("group %s, member %s: %s", self._group_id, member.member_id or "?", notice)
             member.notices.clear()
@@ -227,7 +227,7 @@ class Group:
             member.failed(asked, error, now_ms())
         else:
             member.answered(asked, answer, now_ms())
-        self._look_at_step()
+        self._prepare_step()
         self._awake.set()
 
     async def _request(self, asked: Ask) -> Any:
@@ -276,7 +276,7 @@ class Group:
 
     async def _watch_metadata(self) -> None:
         """Look for missing topics and pattern matches. Pass every metadata refresh to the member."""
-        told: set[str] = set()
+        logged: set[str] = set()
         while True:
             wait_ms: float = self._settings.metadata_max_age_ms
             try:
@@ -289,8 +289,8 @@ class Group:
                         missing = missing - self._cluster.metadata.topics.keys()
                     if missing:
                         wait_ms = min(wait_ms, MISSING_MS)
-                        self._tell_missing(missing - told)
-                        told |= missing
+                        self._log_missing(missing - logged)
+                        logged |= missing
             except KafkaError:
                 wait_ms = min(wait_ms, backoff_ms(self._settings, 4))
             self._metadata_changed()
@@ -305,7 +305,7 @@ class Group:
         except TimeoutError:
             pass
 
-    def _tell_missing(self, topics: frozenset[str] | set[str]) -> None:
+    def _log_missing(self, topics: frozenset[str] | set[str]) -> None:
         for topic in sorted(topics):
             log.warning(
                 "group %s: topic %r does not exist yet; it will be read once it is created",
@@ -326,7 +326,7 @@ class Group:
 
     # Steps
 
-    def _look_at_step(self) -> None:
+    def _prepare_step(self) -> None:
         """Prepare the membership's next step for the caller."""
         step = self.member.step
         if step is not self._step:

@@ -93,7 +93,7 @@ class Progress:
         self._due_ms = math.inf
         self._lock = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._told: deque[Callable[[], object]] = deque()
+        self._callbacks: deque[Callable[[], object]] = deque()
         self.iteration: Iteration | None = None
         #: Wakes the poll, to run callbacks of commits.
         self.notify: Callable[[], None] = lambda: None
@@ -149,7 +149,7 @@ class Progress:
         return self._due_ms < math.inf
 
     def due(self, now_ms: float) -> bool:
-        return now_ms >= self._due_ms or bool(self._told)
+        return now_ms >= self._due_ms or bool(self._callbacks)
 
     def wait_ms(self, now_ms: float) -> float:
         """The milliseconds until the next automatic commit."""
@@ -157,7 +157,7 @@ class Progress:
 
     def keep_up(self, now_ms: float, offsets: GroupOffsets | None) -> Plan[None]:
         """Run callbacks of finished commits, and the automatic commit if it is due."""
-        yield from self.tell()
+        yield from self.run_callbacks()
         if now_ms >= self._due_ms:
             self._due_ms = now_ms + self._settings.auto_commit_interval_ms
             wanted = self._unkept()
@@ -165,12 +165,12 @@ class Progress:
                 yield self._save(wanted)
                 self._note(wanted)
             elif wanted and offsets is not None:
-                yield self._commit_soon(offsets, wanted, self._tell_auto)
+                yield self._commit_soon(offsets, wanted, self._log_auto_commit)
 
-    def tell(self) -> Plan[None]:
+    def run_callbacks(self) -> Plan[None]:
         """Run callbacks of finished commits."""
-        while self._told:
-            yield Callback(self._told.popleft())
+        while self._callbacks:
+            yield Callback(self._callbacks.popleft())
 
     def commit_last(self, offsets: GroupOffsets | None, timeout_ms: float) -> Plan[None]:
         """The automatic commit before partitions are revoked. A failure is only logged: they are revoked
@@ -183,7 +183,7 @@ class Progress:
         except KafkaError as error:
             log.warning("group %s: the last commit failed: %s", self._group_id, error)
 
-    def _tell_auto(self, _: Committed, error: KafkaError | None) -> None:
+    def _log_auto_commit(self, _: Committed, error: KafkaError | None) -> None:
         if error is not None:
             log.warning("group %s: the automatic commit failed: %s", self._group_id, error)
 
@@ -208,21 +208,21 @@ class Progress:
         """Like `commit`, without waiting; `on_commit` is called inside a later poll."""
         wanted = self.wanted(given)
 
-        def tell(done: Committed, error: KafkaError | None) -> None:
+        def report(done: Committed, error: KafkaError | None) -> None:
             if on_commit is not None:
-                self._told.append(partial(on_commit, done, error))
+                self._callbacks.append(partial(on_commit, done, error))
                 self.notify()
 
         if self._store is not None:
             try:
                 yield self._save(wanted)
             except KafkaError as error:
-                tell(wanted, error)
+                report(wanted, error)
             else:
                 self._note(wanted)
-                tell(wanted, None)
+                report(wanted, None)
         elif offsets is not None:
-            yield self._commit_soon(offsets, wanted, tell)
+            yield self._commit_soon(offsets, wanted, report)
 
     def wanted(self, given: Given | None) -> Committed:
         if given is None:
@@ -259,14 +259,14 @@ class Progress:
             ) from None
         self._note(wanted)
 
-    async def _commit_soon(self, offsets: GroupOffsets, wanted: Committed, tell: OnCommit) -> None:
+    async def _commit_soon(self, offsets: GroupOffsets, wanted: Committed, report: OnCommit) -> None:
         async def work() -> None:
             try:
                 await self._commit_in_turn(offsets, wanted)
             except KafkaError as error:
-                tell(wanted, error)
+                report(wanted, error)
             else:
-                tell(wanted, None)
+                report(wanted, None)
 
         task = asyncio.get_running_loop().create_task(work())
         self._tasks.add(task)

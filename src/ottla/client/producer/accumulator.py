@@ -245,22 +245,22 @@ class Accumulator:
         """Cancel a `when_room`."""
         with self.lock:
             self._room = deque(each for each in self._room if each[1] is not callback)
-            told = self._made_room()
-        for each in told:
+            waiters = self._made_room()
+        for each in waiters:
             each()
 
     def _made_room(self) -> list[Callable[[], object]]:
-        told = []
+        waiters = []
         while self._room and (self._refusal is not None or self._fits(self._room[0][0])):
-            told.append(self._room.popleft()[1])
-        return told
+            waiters.append(self._room.popleft()[1])
+        return waiters
 
     def when_done(self, batch: ProducerBatch, index: int, callback: OnDelivery) -> None:
         with self.lock:
             if not batch.done:
                 batch.callbacks.append((index, callback))
                 return
-        batch.tell([(index, callback)])
+        batch.run_callbacks([(index, callback)])
 
     def outstanding(self) -> list[ProducerBatch]:
         """Every batch that is not finished."""
@@ -293,8 +293,8 @@ class Accumulator:
             for batch in self.open_batches.values():
                 batch.closed = True
             self.condition.notify_all()
-            told = self._made_room()
-        for callback in told:
+            waiters = self._made_room()
+        for callback in waiters:
             callback()
 
     def close(self) -> None:
@@ -508,13 +508,13 @@ class Accumulator:
             if whole.done:
                 callbacks, whole.callbacks = whole.callbacks, []
             self.condition.notify_all()
-            told = self._made_room()
+            waiters = self._made_room()
         self.counts.finished(batch, error)
         if error is not None and self.on_failed is not None:
             self.on_failed(batch, error)
-        for callback in told:
+        for callback in waiters:
             callback()
-        whole.tell(callbacks)
+        whole.run_callbacks(callbacks)
 
 
 def buffer_full(timeout_s: float) -> BufferFull:

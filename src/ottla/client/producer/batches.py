@@ -162,7 +162,7 @@ class ProducerBatch:
         assert self.parts is not None
         return self.parts[bisect_right(self.parts, index, key=lambda part: part.start) - 1]
 
-    def tell(self, callbacks: Iterable[tuple[int, OnDelivery]]) -> None:
+    def run_callbacks(self, callbacks: Iterable[tuple[int, OnDelivery]]) -> None:
         """Call back, outside the lock. A callback that raises is logged and does not stop the others."""
         for index, callback in callbacks:
             try:

@@ -151,7 +151,7 @@ class AsyncProducer:
             await self.close(0)
             raise
 
-    async def close(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 (as the blocking face has it)
+    async def close(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 (same signature as the blocking client)
         """Send the buffered records, then disconnect. An open transaction is aborted.
 
         Records that are not acknowledged in time fail with `ClientClosed`. A second call does nothing.
@@ -346,7 +346,7 @@ class AsyncProducer:
                 record.partition,
                 record.headers,
                 record.timestamp_ms,
-                self._interceptors.telling(on_delivery),
+                self._interceptors.callback_for(on_delivery),
             )
         except Exception as error:
             self._interceptors.failed(record, error)
@@ -493,7 +493,7 @@ class AsyncProducer:
 
     # Other than sending
 
-    async def flush(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 (as the blocking face has it)
+    async def flush(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 (same signature as the blocking client)
         """Wait until every record that was sent before is acknowledged or has failed.
 
         Args:
@@ -505,7 +505,7 @@ class AsyncProducer:
         async with asyncio.timeout(timeout):
             await self._sender.flush()
 
-    async def partitions_for(self, topic: str, timeout: float | None = None) -> list[int]:  # noqa: ASYNC109 (as the blocking face has it)
+    async def partitions_for(self, topic: str, timeout: float | None = None) -> list[int]:  # noqa: ASYNC109 (same signature as the blocking client)
         """List the partitions of a topic.
 
         Args:
@@ -529,7 +529,7 @@ class AsyncProducer:
             The `ProducerMetrics`. `print()` shows them as a table.
         """
         limits = self._accumulator.limits
-        return self._accumulator.counts.told(
+        return self._accumulator.counts.snapshot(
             in_flight=self._sender.in_flight,
             batch_bytes=limits.batch_bytes,
             buffered_bytes=self._accumulator.buffered_bytes,

@@ -50,15 +50,15 @@ class Interceptors:
                 )
         return record
 
-    def telling(self, on_delivery: OnDelivery | None) -> OnDelivery:
+    def callback_for(self, on_delivery: OnDelivery | None) -> OnDelivery:
         """A callback that calls the chain first, then the caller's own callback."""
 
-        def tell(metadata: RecordMetadata, error: KafkaError | None) -> None:
+        def call_all(metadata: RecordMetadata, error: KafkaError | None) -> None:
             self._acknowledged(metadata, error)
             if on_delivery is not None:
                 on_delivery(metadata, error)
 
-        return tell
+        return call_all
 
     def failed(self, record: ProducerRecord, error: Exception) -> None:
         """A record was not appended to the accumulator."""

@@ -94,7 +94,7 @@ class Counts:
             self.records_failed += len(batch.records)
             self.batches_failed += 1
 
-    def told(
+    def snapshot(
         self, *, in_flight: int, batch_bytes: int, buffered_bytes: int, buffer_bytes: int
     ) -> ProducerMetrics:
         departures = self.first_departures or 1

@@ -358,7 +358,7 @@ _open_producers: weakref.WeakSet[Producer] = weakref.WeakSet()
 
 
 @atexit.register
-def _send_what_is_left() -> None:
+def _send_buffered_records() -> None:
     """Send the buffered records of a program that did not call `close()`: the sending thread is a daemon."""
     for producer in list(_open_producers):
         # In a forked child the core is not an AsyncProducer: the parent sends the records.

@@ -69,11 +69,11 @@ class OAuthBearer:
 
 def _refusal(challenge: bytes) -> str:
     try:
-        told = json.loads(challenge)
+        answer = json.loads(challenge)
     except ValueError:
         return "the token was refused"
-    if not isinstance(told, dict):
+    if not isinstance(answer, dict):
         return "the token was refused"
-    words = [str(told.get("status", "the token was refused"))]
-    words += [f"{name} {told[name]}" for name in ("scope", "openid-configuration") if told.get(name)]
+    words = [str(answer.get("status", "the token was refused"))]
+    words += [f"{name} {answer[name]}" for name in ("scope", "openid-configuration") if answer.get(name)]
     return ", ".join(words)[:300]

@@ -1,4 +1,6 @@
-"""The classic membership without a broker: what it asks, what it makes of answers, when it lets go of partitions."""
+"""The classic membership without a broker: its requests, its reactions to responses, and when it revokes
+partitions.
+"""
 
 from types import SimpleNamespace
 from typing import Any

@@ -1,4 +1,4 @@
-"""The membership of KIP-848 without a broker: what each heartbeat says, and what becomes of targets."""
+"""The KIP-848 membership without a broker: the heartbeats, and the way to a target assignment."""
 
 from datetime import timedelta
 from types import SimpleNamespace

@@ -173,10 +173,10 @@ class ClassicMember:
     def _oversleep(self) -> Ask | None:
         self.notices.append(overslept_notice(self._settings.max_poll_interval_ms))
         self.overslept = True
-        goodbye = self._goodbye("poll was not called for too long")
+        request = self._leave_request("poll was not called for too long")
         self._forget()
-        self._under_way = goodbye
-        return goodbye
+        self._under_way = request
+        return request
 
     # The caller's steps
 
@@ -236,12 +236,12 @@ class ClassicMember:
         self._counts, self._again, self._under_way = None, "", None
 
     def leave(self) -> Ask | None:
-        goodbye = self._goodbye("the consumer is closed or unsubscribed")
+        request = self._leave_request("the consumer is closed or unsubscribed")
         self._forget()
         self._topics, self._steps, self.overslept = frozenset(), Steps(), False
-        return goodbye
+        return request
 
-    def _goodbye(self, reason: str) -> Ask | None:
+    def _leave_request(self, reason: str) -> Ask | None:
         # A static member comes back: the group keeps its partitions for the session timeout.
         if not self.member_id or self._settings.instance_id is not None:
             return None

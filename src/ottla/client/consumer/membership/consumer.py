@@ -65,8 +65,8 @@ class ConsumerMember:
         self._polled_ms = now_ms
         self.overslept = False
         #: The subscription in the last heartbeat that was answered; None if all fields must be sent.
-        self._said: tuple[frozenset[str], str | None] | None = None
-        self._said_owned: Partitions | None = None
+        self._reported: tuple[frozenset[str], str | None] | None = None
+        self._reported_owned: Partitions | None = None
 
     # Events
 
@@ -102,10 +102,10 @@ class ConsumerMember:
             return None
         if self._is_overdue(now_ms):
             self.notices.append(overslept_notice(self._settings.max_poll_interval_ms))
-            goodbye = self._goodbye()
+            request = self._leave_request()
             self.overslept = True
-            self.generation_id, self._under_way = JOIN_EPOCH, goodbye
-            return goodbye
+            self.generation_id, self._under_way = JOIN_EPOCH, request
+            return request
         if self._under_way is not None or now_ms < self._backoff.until_ms:
             return None
         unknown = self._unknown()
@@ -170,20 +170,20 @@ class ConsumerMember:
 
     def _lose(self) -> None:
         self.generation_id = JOIN_EPOCH
-        self._target = self._said = self._said_owned = None
+        self._target = self._reported = self._reported_owned = None
         self._under_way = None
         self._beat_ms = -math.inf
         self._steps.lose()
 
     def leave(self) -> Ask | None:
         # The coordinator may still process a join that is in flight.
-        was_told = self._said is not None
-        goodbye = self._goodbye() if self.generation_id > 0 or was_told else None
+        was_reported = self._reported is not None
+        request = self._leave_request() if self.generation_id > 0 or was_reported else None
         self._lose()
         self._topics, self._pattern, self._steps, self.overslept = frozenset(), None, Steps(), False
-        return goodbye
+        return request
 
-    def _goodbye(self) -> Ask:
+    def _leave_request(self) -> Ask:
         epoch = LEAVE_EPOCH if self._settings.instance_id is None else LEAVE_STATIC_EPOCH
         return self._ask(epoch, {})
 
@@ -203,18 +203,18 @@ class ConsumerMember:
     def _heartbeat(self) -> Ask:
         fields: dict[str, Any] = {}
         wish = (self._topics, self._pattern)
-        if self._said is None:
+        if self._reported is None:
             fields["rack_id"] = self._settings.rack
             fields["rebalance_timeout"] = self._settings.max_poll_interval_ms
             fields["server_assignor"] = self._remote_assignor
-        if self._said != wish:
+        if self._reported != wish:
             fields["subscribed_topic_names"] = sorted(self._topics)
             # An empty pattern removes an earlier one.
             fields["subscribed_topic_regex"] = self._pattern or ("" if self._had_pattern else None)
             self._had_pattern = self._had_pattern or self._pattern is not None
-        if self._said_owned != self._steps.owned:
+        if self._reported_owned != self._steps.owned:
             fields["topic_partitions"] = self._owned_rows()
-        self._said, self._said_owned = wish, self._steps.owned
+        self._reported, self._reported_owned = wish, self._steps.owned
         return self._ask(self.generation_id, fields)
 
     def _owned_rows(self) -> list[dict[str, Any]]:
@@ -231,7 +231,7 @@ class ConsumerMember:
             return
         if error.retriable or isinstance(asked, LookUp):
             # It is unknown whether the coordinator received it.
-            self._said = self._said_owned = None
+            self._reported = self._reported_owned = None
             self._backoff.failed(now_ms)
         else:
             self.failure = error
@@ -247,7 +247,7 @@ class ConsumerMember:
             if not code:
                 self._accept(answer, now_ms)
             elif code in PASSING:
-                self._said = self._said_owned = None
+                self._reported = self._reported_owned = None
                 self._backoff.failed(now_ms)
             elif code in _FENCED:
                 self._lose()
@@ -261,7 +261,7 @@ class ConsumerMember:
         self.generation_id = int(answer.member_epoch)
         self._interval_ms = answer.heartbeat_interval.total_seconds() * 1000
         self._beat_ms = now_ms + self._interval_ms
-        if (self._topics, self._pattern) != self._said or self._steps.owned != self._said_owned:
+        if (self._topics, self._pattern) != self._reported or self._steps.owned != self._reported_owned:
             self._beat_ms = now_ms
         if answer.assignment is not None:
             self._target = {
@@ -276,7 +276,7 @@ class ConsumerMember:
             if name is not None:
                 if name in self._ids:
                     # The topic was re-created: report the owned partitions with the new id.
-                    self._said_owned = None
+                    self._reported_owned = None
                 self._names[topic_id] = name
                 self._ids[name] = topic_id
         self._reconcile()

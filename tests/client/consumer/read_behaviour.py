@@ -1,7 +1,8 @@
-"""What a consumer reads from a real server, whichever: `test_reading.py` runs these against ottla, `tests/interop` against Apache Kafka.
+"""The records that a consumer reads from any broker: run on ottla here, and on Apache Kafka by
+`tests/interop`.
 
-Each test is given `address`. What is to be read was written by another client (confluent-kafka), so that the two ends of the SDK do not
-agree with each other alone.
+Each test gets `address`. Another client (confluent-kafka) writes the records, so that the SDK is not only
+tested against itself.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Brokers that cannot be reached, and what each client says of it; how seldom they are tried; and who is tried instead."""
+"""Unreachable brokers: the error of each client, the reconnect back-off, and the brokers that are tried
+instead.
+"""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Nothing waits for ever, whatever callbacks, brokers that stand still, cancellation or the end of the program do to a producer."""
+"""A producer never hangs: callbacks, hanging brokers, cancellation and the end of the program."""
 
 import asyncio
 import dataclasses

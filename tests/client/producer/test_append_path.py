@@ -1,4 +1,4 @@
-"""The way that almost every record takes: it joins an open batch, in the partition whose turn it is, and the sender keeps up."""
+"""The path of almost every record: it joins the open batch of its partition, and the sender keeps up."""
 
 import asyncio
 
