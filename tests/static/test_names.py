@@ -8,14 +8,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = [ROOT / "src" / "ottla", ROOT / "testkit"]
 LINES_MAX = 600
 
-# Words that end in -ing and are nouns.
-NOUNS = {
-    "string",
-    "thing",
-    "king",
-    "ring",
-    "setting",
-}
+# Words that end in -ing and are nouns. Listings are Kafka's own (GroupListing), a finding is a row of a report.
+NOUNS = ("finding", "listing", "setting", "string")
 
 
 def modules() -> Iterator[Path]:
@@ -25,7 +19,19 @@ def modules() -> Iterator[Path]:
 
 def is_gerund(name: str) -> bool:
     last = name.rstrip("_").rpartition("_")[2].lower()
-    return last.endswith("ing") and not any(last.endswith(noun) for noun in NOUNS)
+    return last.endswith("ing") and not last.endswith(NOUNS)
+
+
+def lines_of_code(path: Path) -> int:
+    """The lines of a module without docstrings: those of public classes hold examples, and may be long."""
+    text = path.read_text()
+    owners = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    documented = [
+        node.body[0]
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, owners) and ast.get_docstring(node)
+    ]
+    return len(text.splitlines()) - sum((each.end_lineno or 0) - each.lineno + 1 for each in documented)
 
 
 def test_no_module_or_folder_is_a_gerund() -> None:
@@ -44,5 +50,5 @@ def test_no_class_is_a_gerund() -> None:
 
 
 def test_no_module_is_too_long() -> None:
-    sizes = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in modules()}
+    sizes = {str(path.relative_to(ROOT)): lines_of_code(path) for path in modules()}
     assert {name: size for name, size in sizes.items() if size > LINES_MAX} == {}

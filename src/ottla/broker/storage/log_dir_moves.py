@@ -37,7 +37,7 @@ from ottla.broker.storage.future_log import (
     log_name,
     sync_files,
 )
-from ottla.broker.storage.log_directory import Standing
+from ottla.broker.storage.log_directory import LogOffsets
 from ottla.log.checkpoints import render_partition_metadata
 from ottla.log.names import EPOCHS, PARTITION_METADATA, SNAPSHOT, delete_dir, offset_name
 from ottla.log.recovery import open_log
@@ -76,7 +76,7 @@ class LogDirMoves:
     def into(self, directory: LogDirectory) -> Iterator[LogDirMove]:
         return (move for move in self._moves.values() if move.target is directory)
 
-    def arriving(self, directory: LogDirectory) -> Iterator[tuple[str, int, Standing, int]]:
+    def arriving(self, directory: LogDirectory) -> Iterator[tuple[str, int, LogOffsets, int]]:
         """The logs that are about to be in a directory, for its checkpoints (step 2)."""
         for move in self.into(directory):
             if move.prepared is not None:

@@ -39,7 +39,7 @@ class Future(NamedTuple):
     unique: str
 
 
-class Standing(Protocol):
+class LogOffsets(Protocol):
     """The offsets of a log that the checkpoints keep."""
 
     @property
@@ -284,7 +284,7 @@ class LogDirectory:
         for lines in (self._points, self._starts, self._watermarks, self._cleaned):
             lines.drop(topic, number)
 
-    def _note(self, topic: str, number: int, log: Standing, high_watermark: int) -> None:
+    def _note(self, topic: str, number: int, log: LogOffsets, high_watermark: int) -> None:
         self._points.put(topic, number, log.recovery_point)
         self._watermarks.put(topic, number, high_watermark)
         for lines, offset in ((self._starts, log.log_start_offset), (self._cleaned, log.cleaned_offset)):
@@ -298,7 +298,7 @@ class LogDirectory:
         """The number of lines of a checkpoint file."""
         return len(self._points)
 
-    def checkpoint_files(self, changed: Iterable[tuple[str, int, Standing, int]]) -> dict[str, bytes]:
+    def checkpoint_files(self, changed: Iterable[tuple[str, int, LogOffsets, int]]) -> dict[str, bytes]:
         """The checkpoint files, in which these (topic, partition, log, high watermark) have changed."""
         for topic, number, log, high_watermark in changed:
             self._note(topic, number, log, high_watermark)
