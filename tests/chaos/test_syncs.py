@@ -49,7 +49,9 @@ def options(seed: int, site: str | None) -> Options:
         policy=POLICIES[seed // 3 % 3],  # type: ignore[arg-type]
         directories=2 if seed % 10 == 9 else 1,
         # Which makes all other sites harder to miss: a compacted log need not keep everything.
-        compacts=seed % 4 == 2 if site is None else "compact" in site or "log_cleaner" in site or "/swap.py" in site,
+        compacts=seed % 4 == 2
+        if site is None
+        else "compact" in site or "log_cleaner" in site or "/swap.py" in site,
         ignored_site=site,
     )
 
