@@ -118,12 +118,30 @@ GROUPS = (
         long=(
             "broker/test_turn_cost.py",
             "broker/test_group_turn_cost.py",
+            "broker/test_waiting_fetches.py",
+            "cli/test_bench_and_demo.py",
+            "cli/test_offsets_page.py",
+            "cli/test_transactions_page.py",
+            "runtime/test_long_requests.py",
             "runtime/test_memory_pool.py",
+            "server/test_internal_errors.py",
             "bench",
         ),
     ),
     # The SDK, by itself and on brokers that are killed, paused and cut off; its tests mostly wait.
-    Group(name="sdk", folders=("client", "sdk"), workers=5, in_memory=True),
+    Group(
+        name="sdk",
+        folders=("client", "sdk"),
+        workers=5,
+        in_memory=True,
+        long=(
+            "client/producer/test_transactions.py",
+            "sdk/test_cluster.py",
+            "sdk/test_groups.py",
+            "sdk/test_network.py",
+            "sdk/test_nothing_left.py",
+        ),
+    ),
     # The cluster store on a real ZooKeeper, which is stopped, paused and cut off.
     Group(
         name="zookeeper",
@@ -160,7 +178,7 @@ GROUPS = (
         folders=("clients",),
         workers=4,
         in_memory=True,
-        long=("clients/test_restart.py",),
+        long=("clients/test_any_group.py", "clients/test_restart.py"),
     ),
     # One test a claim of the mission.
     Group(
@@ -183,6 +201,7 @@ GROUPS = (
         workers=4,
         long=(
             "crash/test_compaction.py",
+            "crash/test_group_commits.py",
             "crash/test_idempotent_produce.py::test_kill_9_loses_nothing_repeats_nothing_and_keeps_the_order[page-cache-15-1073741824]",
             "crash/test_idempotent_produce.py::test_kill_9_loses_nothing_repeats_nothing_and_keeps_the_order[durable-50-1073741824]",
             "crash/test_many_partitions.py",
