@@ -217,7 +217,7 @@ GROUPS = (
         workers=2,
         long=(
             "fuzz/test_costs.py",
-            "fuzz/test_requests.py::test_requests_over_sockets",
+            "fuzz/test_requests.py",
         ),
     ),
     # Disks, files and clocks that fail a running broker.
