@@ -2,6 +2,7 @@
 address.
 """
 
+import asyncio
 import itertools
 import os
 import socket
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from ottla.records.record import Record, decode_batches, encode_batch
+from ottla.runtime.memory_pool import MemoryPool
 from testkit.fuzz.outcome import resident_bytes
 from tests.peer import API_VERSIONS, FETCH, METADATA, PATIENCE_S, Peer, fetch_fields, is_closed
 from tests.running_broker import RunningBroker, start_broker
@@ -387,3 +389,37 @@ def test_connections_far_beyond_the_rate_are_closed(start_broker: Any) -> None:
         socks = [stack.enter_context(connect(broker.address)) for _ in range(60)]
         until(lambda: sum(map(is_closed, socks)) >= 30)
     until(lambda: any("max.connection.creation.rate.per.ip" in text for text in broker.said))
+
+
+class Arrival:
+    """The reader of one request, as far as the pool knows it."""
+
+    is_broker = False
+
+    def memory_granted(self, size: int) -> None:
+        pass
+
+
+def test_a_small_request_drops_no_other_while_one_large_request_is_in_the_core() -> None:
+    loop = asyncio.new_event_loop()
+    dropped: list[Any] = []
+    held = 0
+    pool = MemoryPool(
+        loop, limit=32 * MIB, request_bytes_max=32 * MIB, held=lambda: held, held_answers=lambda: 0,
+        drop=lambda reader, _reason: dropped.append(reader),
+    )  # fmt: skip
+    readers: list[Any] = [Arrival() for _ in range(4)]
+    first, second, third, late = readers
+    assert pool.may_grow(second, 8 * MIB)
+    assert pool.may_grow(third, 8 * MIB)
+    # It exceeds what large requests may use together: one at a time may. Then the core has it.
+    assert pool.may_grow(first, 20 * MIB)
+    pool.release(first)
+    held = 20 * MIB
+    assert pool.may_grow(late, MIB)
+    assert dropped == []
+    # Not without bound.
+    for _ in range(40):
+        pool.charge(late, MIB)
+    assert dropped
+    loop.close()

@@ -60,6 +60,8 @@ class MemoryPool:
         self._drop = drop
         # The largest request must fit.
         self.limit = max(limit, request_bytes_max) if limit >= 0 else 1 << 62
+        # One large request may exceed the limit while it arrives, or while the core holds it.
+        self._total_limit = self.limit + request_bytes_max
         self._large_limit = max(self.limit // 2, self.limit - request_bytes_max - self.limit // _SMALL_PART)
         self._answers_limit = self.limit // 2
         #: Bytes of unfinished requests, all and each.
@@ -80,7 +82,7 @@ class MemoryPool:
         """Charge a small request, or received bytes. Never refused, but may drop other requests."""
         self._frames[transport] = self._frames.get(transport, 0) + size
         self.used += size
-        if self.used + self._held() > self.limit and transport is not self._exempt:
+        if self.used + self._held() > self._total_limit and transport is not self._exempt:
             self._drop_largest(transport)
 
     def may_grow(self, transport: RequestReader, size: int) -> bool:
@@ -127,7 +129,7 @@ class MemoryPool:
 
     def _drop_largest(self, newcomer: RequestReader) -> None:
         """No memory is left even for small requests: drop the largest unfinished ones."""
-        target = self.limit - self.limit // 16
+        target = self._total_limit - self.limit // 16
         for transport in nlargest(_DROPPED_MAX, self._frames, key=lambda each: self._frames[each]):
             if self.used + self._held() <= target:
                 return
