@@ -1,6 +1,5 @@
 """Every API has a bound on the rows of its requests, and a request beyond it costs nothing."""
 
-import time
 from typing import Any
 
 import pytest
@@ -10,6 +9,7 @@ from ottla.model.limits import ROWS_PER_REASSIGNMENT_MAX, ROWS_PER_REQUEST_MAX, 
 from ottla.wire.encode import uvarint
 from ottla.wire.layout import EntityClass, body_fields, item_size_min
 from ottla.wire.schema import request_class
+from testkit.cpu_time import thread_time_s
 from testkit.fuzz.valid_requests import frame_of
 
 #: The time that refusing may take, in CPU seconds; decoding so many rows would take a multiple.
@@ -53,7 +53,7 @@ def test_a_request_with_more_rows_is_refused_before_it_is_decoded(
     client = driver.connect()
     frame = frame_of(api.key, version, 1, body)
     assert len(frame) > Entry(api, version).bytes_unchecked, "or it would not be counted"
-    started = time.process_time()
+    started = thread_time_s()
     client.send_frame(frame)
-    assert time.process_time() - started < REFUSING_S
+    assert thread_time_s() - started < REFUSING_S
     assert f"at most {api.rows_max} are allowed" in client.closed_because
